@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchserve_py.versions.traffic.canary import Canary, Phase, Verdict
+from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict
 from torchserve_py.versions.traffic.canary_rules import CanaryRules
 from torchserve_py.versions.traffic.trial import Side, Trial
 
@@ -88,21 +88,21 @@ def trial_of(world: World, share: float, seconds: int, most: int, seed: int) -> 
     while time < seconds and requests < most:
         passed, number = world.pass_(generator, trial, share)
         time, requests = time + passed, requests + number
-        if trial.judge().verdict is Verdict.worse:
+        if trial.judge().verdict is CanaryVerdict.worse:
             return True, requests
     return False, requests
 
 
-def canary_of(world: World, rules: CanaryRules, seed: int) -> tuple[Phase, int, int]:
+def canary_of(world: World, rules: CanaryRules, seed: int) -> tuple[CanaryPhase, int, int]:
     """Run a whole canary; return its end, after how many requests of the new version, and after how many seconds."""
     generator = np.random.default_rng(seed)
     trial, canary = Trial(rules), Canary(rules, "1")
     requests = time = in_step = 0
-    while canary.phase is Phase.rising:
+    while canary.phase is CanaryPhase.rising:
         passed, number = world.pass_(generator, trial, rules.steps[canary.step] / 100)
         time, in_step, requests = time + passed, in_step + passed, requests + number
         verdict = trial.judge().verdict
-        if verdict is Verdict.worse or (verdict is Verdict.good and in_step >= rules.interval_sec):
+        if verdict is CanaryVerdict.worse or (verdict is CanaryVerdict.good and in_step >= rules.interval_sec):
             canary = canary.after(verdict)
             trial.begin_step()
             in_step = 0
@@ -147,7 +147,7 @@ def whole_canaries(runs: int) -> Iterator[str]:
     for rate, (text, world) in itertools.product(_RATES, versions):
         made = World(rate, world.failures, world.times, world.more, world.slower)
         ends = [canary_of(made, CanaryRules(version="2"), seed) for seed in range(runs)]
-        back = sum(phase is Phase.rolled_back for phase, _, _ in ends)
+        back = sum(phase is CanaryPhase.rolled_back for phase, _, _ in ends)
         median = sorted(seconds for _, _, seconds in ends)[runs // 2]
         yield f"| {rate} | {text} | {back} | {runs - back} | {median} |"
 

@@ -11,7 +11,7 @@ from the source, without running the source, so they are literals.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
-#: The attribute of a decorated function or class with its `Options`.
+#: The attribute of a decorated function or class with its `ServeOptions`.
 MARK: Final = "__torchserve__"
 #: The name of the parameter that gets the state of the request's sequence.
 STATE: Final = "state"
@@ -47,10 +47,10 @@ class CallFailed(Exception):
 
 T = TypeVar("T")
 #: The objects that were given to `serve` in this process, which is a worker with one model.
-OBJECTS: Final[list[tuple[Any, "Options"]]] = []
+OBJECTS: Final[list[tuple[Any, "ServeOptions"]]] = []
 
 
-class Options(NamedTuple):
+class ServeOptions(NamedTuple):
     """The arguments of `serve`; None if not given."""
 
     batch_size: int | None = None
@@ -101,7 +101,7 @@ def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
         example: A request for descriptions of the model: the value of the one parameter, or a dict with a value for
             each. The printed curl, the page ``/docs`` and the console begin with it.
     """
-    chosen = Options(**options)
+    chosen = ServeOptions(**options)
 
     def mark(marked: T) -> T:
         if hasattr(marked, "__name__"):  # a function or a class

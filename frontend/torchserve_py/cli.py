@@ -77,9 +77,9 @@ def _obey(argv: Sequence[str]) -> int:
 
         tell(schema_text(flags.schema))
         return 0
-    from torchserve_py.tools.daemon.server_launcher import Launcher
+    from torchserve_py.tools.daemon.server_launcher import ServerLauncher
 
-    return Launcher(argv).run()
+    return ServerLauncher(argv).run()
 
 
 def _commands() -> Mapping[str, str]:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from torchserve_py.base.settings.addresses import Address
     from torchserve_py.core.serving.serving import Serving
     from torchserve_py.endpoints.http_listeners import Doors
-    from torchserve_py.endpoints.routing import DoorContext, Work
+    from torchserve_py.endpoints.routing import DoorContext, FeatureWork
     from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
 
     StartDoors = Callable[
@@ -153,7 +153,7 @@ class Server:
         return self._doors.context
 
     @property
-    def _work(self) -> Sequence[Work]:
+    def _work(self) -> Sequence[FeatureWork]:
         return () if self._doors is None else self._doors.context.work
 
     @property

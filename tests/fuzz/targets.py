@@ -43,7 +43,7 @@ from torchserve_py.fleet.snapshots.snapshot_file import parse_snapshot
 from torchserve_py.net.http2 import frames as http2
 from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.net.http2.frame_reader import FrameReader
-from torchserve_py.net.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
+from torchserve_py.net.http2.grpc_messages import BadGrpcMessage, MessageLimit, MessageReader
 from torchserve_py.net.http2.header_decoder import HeaderDecoder
 from torchserve_py.net.request_budget import RequestBudget
 from torchserve_py.ops.metrics_config.metrics_file import read_metrics_config
@@ -58,7 +58,7 @@ from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.tensors import numpy_of
 from ts.apis.open_inference.types import InferenceResponse
 from ts.contracts.forms.form_bodies import parse_form
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.frames import FrameBuffer, FrameError, encode
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
 from ts.sequences.steps.record import Damaged
@@ -135,7 +135,7 @@ def grpc_messages(data: bytes) -> None:
     try:
         for start in range(1, len(data), 7):
             assert all(len(message) <= 1 << 16 for message in reader.feed(data[start : start + 7]))
-    except BadMessage:
+    except BadGrpcMessage:
         pass
 
 
@@ -256,7 +256,7 @@ def form(data: bytes) -> None:
     try:
         for name, type_, value in parse_form(content_type, body):
             assert (type(name), type(type_), type(value)) == (str, str, bytes)
-    except Failure as failure:
+    except RowFailure as failure:
         assert failure.status == 400
 
 
@@ -301,7 +301,7 @@ def _open_inference(row: InferRow) -> None:
             numpy_of(tensor)
         response = InferenceResponse("m", "1", None, {}, list(received.request.inputs))
         received.encode(response)
-    except Failure as failure:
+    except RowFailure as failure:
         assert 400 <= failure.status < 600
 
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 
 from torchserve_py.net.acceptor import Acceptor, listening_sockets
-from torchserve_py.net.admission import PROBES, Admission, ConnectionBudget, Place
+from torchserve_py.net.admission import PROBES, Admission, ConnectionBudget, ConnectionPlace
 
 MOST = 10
 DEADLINE = 5
@@ -14,7 +14,7 @@ DEADLINE = 5
 class Greeting(asyncio.Protocol):
     """Says the same to each client, and lets it go."""
 
-    def __init__(self, place: Place, text: bytes) -> None:
+    def __init__(self, place: ConnectionPlace, text: bytes) -> None:
         self._place = place
         self._text = text
 
@@ -26,7 +26,7 @@ class Greeting(asyncio.Protocol):
         self._place.leave()
 
 
-def greeting(text: bytes) -> Callable[[Place], Greeting]:
+def greeting(text: bytes) -> Callable[[ConnectionPlace], Greeting]:
     return lambda place: Greeting(place, text)
 
 

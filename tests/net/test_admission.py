@@ -2,12 +2,20 @@
 
 import pytest
 
-from torchserve_py.net.admission import PROBES, Admission, ConnectionBudget, NoPlace, Place, client_at, client_of
+from torchserve_py.net.admission import (
+    PROBES,
+    Admission,
+    ConnectionBudget,
+    ConnectionPlace,
+    NoPlace,
+    client_at,
+    client_of,
+)
 
 
-def admitted(admission: Admission, client: str | None = None) -> Place:
+def admitted(admission: Admission, client: str | None = None) -> ConnectionPlace:
     place = admission.enter(None if client is None else (client, 1))
-    assert isinstance(place, Place)
+    assert isinstance(place, ConnectionPlace)
     return place
 
 
@@ -39,7 +47,7 @@ def test_who_was_refused_makes_no_room_by_leaving() -> None:
     assert refused(admission, "10.0.0.1")
     assert refused(admission, "10.0.0.2")
     first.leave()
-    assert isinstance(admission.enter(("10.0.0.2", 1)), Place)
+    assert isinstance(admission.enter(("10.0.0.2", 1)), ConnectionPlace)
     second.leave()
 
 
@@ -85,7 +93,7 @@ def test_a_full_listener_has_a_few_places_for_probes_and_the_oldest_makes_room()
     refused = admission.enter(None)
     assert isinstance(refused, NoPlace)
     places = [admission.enter_for_probe(refused) for _ in range(PROBES)]
-    given_up = list[Place]()
+    given_up = list[ConnectionPlace]()
     for each in places:
         each.give_up = lambda each=each: given_up.append(each)
     places[1].leave()
@@ -97,4 +105,4 @@ def test_a_full_listener_has_a_few_places_for_probes_and_the_oldest_makes_room()
     last.leave()
     assert (admission.open, last.refused) == (1, "The server holds 1 connections, which is its limit.")
     held.leave()
-    assert isinstance(admission.enter(None), Place)
+    assert isinstance(admission.enter(None), ConnectionPlace)

@@ -17,7 +17,7 @@ from ts.sequences.sqlite.file_store import FileStore
 from ts.sequences.steps import rules, steps
 from ts.sequences.steps.migration import Migration
 from ts.sequences.steps.rebuilding import Rebuilding, StoredLog
-from ts.sequences.steps.record import Damaged, Head, SequenceRecord
+from ts.sequences.steps.record import Damaged, RecordHead, SequenceRecord
 from ts.sequences.steps.rules import Claim, Verdict
 from ts.sequences.steps.state_log import LogEntry, unpack_entry
 from ts.sequences.steps.stored_steps import StoredSteps
@@ -133,7 +133,7 @@ def earlier_state() -> Planted:
     """Of the states in a log the one before the latest is taken for the present one."""
     read = file_tables.read_latest
 
-    def stale(head: Head, backwards: Iterable[Any], owner: int = 0) -> list[LogEntry]:
+    def stale(head: RecordHead, backwards: Iterable[Any], owner: int = 0) -> list[LogEntry]:
         pieces = list(backwards)
         log = read(head, pieces, owner)
         earlier = log[0].earlier if log else ()

@@ -17,7 +17,7 @@ from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.core.models.served_models import Versions
+from torchserve_py.core.models.served_models import ModelVersions
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.endpoints.failures import DoorError, failure_of_job
 from torchserve_py.endpoints.sequences import SequenceHeaders
@@ -51,7 +51,7 @@ class _Received(Call):
 
 
 class Version(NamedTuple):
-    """A version of the model on a server: what a `torchserve_py.core.models.model.Model` is to `Versions`."""
+    """A version of the model on a server: what a `torchserve_py.core.models.model.Model` is to `ModelVersions`."""
 
     version: str
     dispatcher: Dispatcher
@@ -79,7 +79,7 @@ class Server:
         self._world, self._cache, self._count = world, cache, workers
         self.process: Process
         self.workers: list[WorkerEnd] = []
-        self._versions: Versions
+        self._versions: ModelVersions
         self._reading: dict[int, Call] = {}
         self._is_stopping = False
         self._start()
@@ -107,7 +107,7 @@ class Server:
             self._owner = server_identity()
             policy = Policy(batch_size=2, ahead=True, sequences=sequences)
             models = [Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None)) for each in self._served]
-            self._versions = Versions(models[0], lambda: None)  # type: ignore[arg-type]
+            self._versions = ModelVersions(models[0], lambda: None)  # type: ignore[arg-type]
             for model in models:
                 self._versions.add(model)  # type: ignore[arg-type]
                 model.dispatcher.set_workers(self._count)

@@ -98,7 +98,7 @@ class Pipe:
 
 
 class PipeConnection:
-    """The worker's end of its connection: what `frontend_connection.Connection` is to the worker's loop."""
+    """The worker's end of its connection: what `frontend_connection.FrontendConnection` is to the worker's loop."""
 
     is_plain = True
 

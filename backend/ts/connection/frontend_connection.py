@@ -3,7 +3,7 @@
 The thread that runs the handler reads and writes it, except while measurements show that threads for this pay
 (`ts.connection.connection_threads`).
 
-Cancellations take effect out of order: `Connection.cancelled` records each one as soon as it is read, so a job can be
+Cancellations take effect out of order: `FrontendConnection.cancelled` records each one as it is read, so a job can be
 stopped before its batch begins or while the batch runs. All other messages are delivered in order.
 """
 
@@ -37,7 +37,7 @@ class FrontendGone(SystemExit):
     """
 
 
-class Connection:
+class FrontendConnection:
     """One connection to the frontend.
 
     Raises:
@@ -232,7 +232,7 @@ class Connection:
                 views[first] = views[first][sent:]
 
 
-class FollowerConnection(Connection):
+class FollowerConnection(FrontendConnection):
     """The connection of a rank other than 0: the rank runs the same batches, but rank 0 alone sends the results."""
 
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:

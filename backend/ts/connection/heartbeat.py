@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ts.connection.frontend_connection import Connection, FrontendGone
+from ts.connection.frontend_connection import FrontendConnection, FrontendGone
 from ts.protocol.frames import FrameError
 from ts.protocol.messages import EVICTIONS, HEARTBEAT_CHANNEL, PING, PONG, STORE_SIZE, WANTED
 
@@ -21,7 +21,7 @@ class Heartbeat:
     """Answers pings until the frontend is gone. Raises OSError: the frontend does not listen at ``address``."""
 
     def __init__(self, address: str, token: str, rank: int = 0) -> None:
-        self._connection = Connection(address, HEARTBEAT_CHANNEL, token, rank)
+        self._connection = FrontendConnection(address, HEARTBEAT_CHANNEL, token, rank)
         self._sending = threading.Lock()
         threading.Thread(target=self._answer_pings, name="heartbeat", daemon=True).start()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ts.protocol.messages import LEAVING
 
 if TYPE_CHECKING:
-    from ts.connection.frontend_connection import Connection
+    from ts.connection.frontend_connection import FrontendConnection
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +86,12 @@ def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
         each = each.__cause__ or (each.__context__ if contexts else None)
 
 
-def announce(connection: "Connection") -> None:
+def announce(connection: "FrontendConnection") -> None:
     """Ask the server for no more jobs, as the device is lost; call this before the answers that free the worker."""
     connection.send([LEAVING])
 
 
-def end(connection: "Connection") -> None:
+def end(connection: "FrontendConnection") -> None:
     """End this process, whose device is lost; call this after the failed jobs are answered."""
     connection.flush()
     logger.error("This worker ends, and a fresh one takes its place: it cannot use its device any more")

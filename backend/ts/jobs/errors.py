@@ -46,7 +46,7 @@ class BadRequestError(PredictionException):
         super().__init__(message, 400)
 
 
-class Failure(Exception):
+class RowFailure(Exception):
     """A row, or every row of a batch, is answered with an error.
 
     Args:
@@ -72,7 +72,7 @@ class Failure(Exception):
         self.kind = (BAD_REQUEST if status == 400 else "") if kind is None else kind
 
 
-class HandlerFailed(Failure):
+class HandlerFailed(RowFailure):
     """The handler failed, with no words for the client: TorchServe answers 503; other protocols answer 500."""
 
     def __init__(self, message: str) -> None:
@@ -89,7 +89,7 @@ def wire_text(text: str) -> str:
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
-def device_failure(error: BaseException) -> Failure | None:
+def device_failure(error: BaseException) -> RowFailure | None:
     """Return the failure of a call whose memory or device failed, and log it; None for an error of the code itself.
 
     Call this wherever an exception of a model's code, or of what moves its tensors, would be swallowed: CUDA reports
@@ -100,10 +100,10 @@ def device_failure(error: BaseException) -> Failure | None:
     """
     if device_loss.memory_ran_out(error):
         logger.error("Out of memory", exc_info=error)
-        return Failure(507, "Out of resources")
+        return RowFailure(507, "Out of resources")
     if text := device_loss.note_loss(error):
         logger.error("The device failed", exc_info=error)
-        return Failure(500, text)
+        return RowFailure(500, text)
     return None
 
 

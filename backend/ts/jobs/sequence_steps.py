@@ -34,7 +34,7 @@ class Steps(Protocol):
         Args:
             rows: The decoded requests.
             wire_rows: The wire rows of these requests, perhaps among others.
-            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
+            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.StepHistory`.
         """
 
     def rehearse(self, sequence_ids: Sequence[str]) -> AbstractContextManager[None]:

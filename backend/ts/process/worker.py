@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from ts.connection.batch_claims import BatchClaims
-from ts.connection.frontend_connection import Connection, FollowerConnection, FrontendGone
+from ts.connection.frontend_connection import FollowerConnection, FrontendConnection, FrontendGone
 from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import LoadError, users_traceback, wire_text
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     write_records(logging.getLogger())
     find_modules(os.environ.pop(messages.FOLDERS_VARIABLE, ""))
     token = os.environ.pop(messages.TOKEN_VARIABLE, "")
-    connection = (Connection if rank == 0 else FollowerConnection)(address, messages.JOBS_CHANNEL, token, rank)
+    connection = (FrontendConnection if rank == 0 else FollowerConnection)(address, messages.JOBS_CHANNEL, token, rank)
     serve_model = load(connection, Heartbeat(address, token, rank))
     if serve_model is None:
         return 1
@@ -91,7 +91,7 @@ def find_modules(folders: str) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, others))
 
 
-def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | None:
+def load(connection: FrontendConnection, heartbeat: Heartbeat) -> Callable[[], None] | None:
     """Load the model that the first message describes, and report the outcome.
 
     Returns a function that serves the model until the frontend sends a stop message; None if loading failed. Raises
@@ -126,7 +126,7 @@ def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | N
 
 
 def load_model(
-    load: Load, connection: Connection, heartbeat: Heartbeat
+    load: Load, connection: FrontendConnection, heartbeat: Heartbeat
 ) -> tuple[Callable[[], None], Mapping[str, Any]]:
     """Load a model; return a function that serves it until the frontend sends a stop message, and its declarations.
 
@@ -139,7 +139,7 @@ def load_model(
 
 
 def load_handler(
-    load: Load, connection: Connection, heartbeat: Heartbeat, kind: type[TorchServeHandler]
+    load: Load, connection: FrontendConnection, heartbeat: Heartbeat, kind: type[TorchServeHandler]
 ) -> tuple[Callable[[], None], Mapping[str, Any]]:
     """Load a handler that a ``kind`` of runtime calls with several rows at once, as `load_model` does."""
     service = load_service(load)
@@ -164,7 +164,7 @@ def load_failure(error: BaseException) -> tuple[int, str]:
     return 500, shown
 
 
-def serve(connection: Connection, runtime: TorchServeHandler) -> None:
+def serve(connection: FrontendConnection, runtime: TorchServeHandler) -> None:
     """Run the model until the frontend sends a stop message.
 
     Every message that has arrived is handled before the next step, so jobs join and cancelled jobs leave between two

@@ -94,7 +94,7 @@ class InferRow(NamedTuple):
     more_input: bool
 
 
-class History(NamedTuple):
+class StepHistory(NamedTuple):
     """What the server knows of a row before this worker got it: a step of a sequence whose state is stored.
 
     The server sends it if the row is the first of its sequence for this worker, was sent to another worker before, or
@@ -114,7 +114,7 @@ class History(NamedTuple):
 
 
 #: By job id.
-Histories = Mapping[str, History]
+Histories = Mapping[str, StepHistory]
 NO_HISTORIES: Final[Histories] = {}
 
 
@@ -329,7 +329,7 @@ def decode_infer(
 ) -> InferFrame:
     """Return the records in the fields of an `INFER` message that has arrived."""
     if histories:
-        histories = {job_id: History._make(history) for job_id, history in histories.items()}
+        histories = {job_id: StepHistory._make(history) for job_id, history in histories.items()}
     return InferFrame(list(map(InferRow._make, rows)), histories, None if ahead is None else Ahead._make(ahead))
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ts.connection.frontend_connection import Connection, FrontendGone
+from ts.connection.frontend_connection import FrontendConnection, FrontendGone
 from ts.context import RowError
 from ts.jobs import device_loss
-from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback
+from ts.jobs.errors import HandlerFailed, JobsCancelled, RowFailure, device_failure, too_large, users_traceback
 from ts.jobs.row import Row
 from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, InferRow, ResultRow
@@ -38,7 +38,9 @@ class Batch:
         max_response_size: The largest body in bytes that one row may have.
     """
 
-    def __init__(self, service: Service, rows: list[Row], connection: Connection, max_response_size: int) -> None:
+    def __init__(
+        self, service: Service, rows: list[Row], connection: FrontendConnection, max_response_size: int
+    ) -> None:
         self.rows = rows
         self._service = service
         self._steps = service.steps
@@ -105,25 +107,25 @@ class Batch:
             if row.error is not None:
                 raise own_failure(row.error)
             if row.job_id in self._cancelled and (more or self._can_undo):
-                raise Failure(STATUS_CANCELLED, "cancelled")
+                raise RowFailure(STATUS_CANCELLED, "cancelled")
             encode = row.encode
             if encode is not None:
                 body = encode(row, value, more)
             else:
                 body = value if type(value) in _BODIES else encode_body(value)
             if len(body) > self._max_response_size:
-                raise Failure(500, too_large(len(body), self._max_response_size))
+                raise RowFailure(500, too_large(len(body), self._max_response_size))
             if stream_next is not None and encode is None:
                 row.get_response_headers()[STREAM_NEXT] = stream_next
             headers: Sequence[Sequence[str]]
             status, reason, headers = row.response_head()
-        except Failure as failure:
+        except RowFailure as failure:
             self.fail(row, failure)
             return
         except ValueError as error:
             about = {"request_id": row.job_id}
             logger.warning("Cannot send the response of request %s: %s", row.job_id, error, extra=about)
-            self.fail(row, Failure(500, str(error)))
+            self.fail(row, RowFailure(500, str(error)))
             return
         except Exception as error:
             # The headers are the handler's objects, whose methods may raise anything; or memory ran out.
@@ -141,15 +143,15 @@ class Batch:
         row.streaming, row.done = more, not more
         self._answers.append(_new(ResultRow, (row.job_id, more, status, reason, headers, body, None, news)))
 
-    def fail(self, row: Row, failure: Failure) -> None:
+    def fail(self, row: Row, failure: RowFailure) -> None:
         """Answer ``row`` with an error, unless it is done."""
         if row.done:
             return
         row.done = True
         if row.job_id in self._cancelled:
-            failure = Failure(STATUS_CANCELLED, "cancelled")
+            failure = RowFailure(STATUS_CANCELLED, "cancelled")
         elif row.encode is not None and isinstance(failure, HandlerFailed):
-            failure = Failure(500, failure.message)
+            failure = RowFailure(500, failure.message)
         self._answers.append(failed_row(row.job_id, failure))
 
     def _ids(self) -> Ids:
@@ -158,7 +160,7 @@ class Batch:
         asked = [(row, row.get_request_property) for row in self.rows if not row.done]
         return [(usable_name(header(REQUEST_NAME)) or row.job_id, header(name) or "") for row, header in asked]
 
-    def fail_all(self, failure: Failure) -> None:
+    def fail_all(self, failure: RowFailure) -> None:
         for row in self.rows:
             own = row.error
             self.fail(row, failure if own is None else own_failure(own))
@@ -220,7 +222,7 @@ class Batch:
             if code == 200:
                 self.answer(row, ret[index], "true")
             else:
-                self.fail(row, Failure(error_status(code), message, details=details, kind=kind))
+                self.fail(row, RowFailure(error_status(code), message, details=details, kind=kind))
             some_done |= row.done
         self.flush()
         if some_done and all(row.done for row in self.rows):
@@ -233,9 +235,9 @@ def row_error(error: Exception) -> RowError:
     return RowError(failure.status, failure.message, isinstance(failure, HandlerFailed))
 
 
-def own_failure(error: RowError) -> Failure:
+def own_failure(error: RowError) -> RowFailure:
     """Return the failure with which to answer a row that the handler answers with an error."""
-    return HandlerFailed(error.message) if error.is_defect else Failure(error.status, error.message)
+    return HandlerFailed(error.message) if error.is_defect else RowFailure(error.status, error.message)
 
 
 def checked_results(results: Any, count: int, model_name: str) -> list[Any]:
@@ -250,12 +252,12 @@ def checked_results(results: Any, count: int, model_name: str) -> list[Any]:
     return results
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> RowFailure:
     """Log what a call raised, without the worker's frames; return the failure with which to answer its rows."""
-    if isinstance(error, Failure):
+    if isinstance(error, RowFailure):
         return error
     if isinstance(error, JobsCancelled):
-        return Failure(STATUS_CANCELLED, "cancelled")
+        return RowFailure(STATUS_CANCELLED, "cancelled")
     failure = device_failure(error)
     if failure is not None:
         return failure
@@ -266,7 +268,7 @@ def failure_of(error: BaseException) -> Failure:
             logger.info("Refused with status %d: %s", status, text)
         else:
             logger.error("Prediction error", exc_info=(type(error), error, users_traceback(error)))
-        return Failure(status, text, kind=error.kind)
+        return RowFailure(status, text, kind=error.kind)
     logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
     return HandlerFailed("Prediction failed")
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.jobs.row import Row
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
@@ -99,7 +99,7 @@ def _parameters(
 
 def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
     if not forms:
-        raise Failure(415, f"This server reads no forms: {media_type(content_type)}; send the value as the body")
+        raise RowFailure(415, f"This server reads no forms: {media_type(content_type)}; send the value as the body")
     parameters: Sequence[Parameter] = importlib.import_module(forms).parse_form(content_type or "", bytes(body))
     return parameters
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ts.jobs.errors import Failure, HandlerFailed, wire_text
+from ts.jobs.errors import HandlerFailed, RowFailure, wire_text
 from ts.jobs.json_values import json_text
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow
@@ -61,13 +61,13 @@ def error_row(
     return ResultRow(job_id, False, status, kind, headers, details, message)
 
 
-def failed_row(job_id: str, failure: Failure) -> ResultRow:
+def failed_row(job_id: str, failure: RowFailure) -> ResultRow:
     """Return the last row of a job with this failure."""
     details = failure_details(failure)
     return error_row(job_id, failure.status, wire_text(failure.message), details=details, kind=failure.kind)
 
 
-def failure_details(failure: Failure) -> bytes:
+def failure_details(failure: RowFailure) -> bytes:
     """Return the details of a failure in JSON; nothing if there are none, or JSON cannot say them."""
     if failure.details is None:
         return b""

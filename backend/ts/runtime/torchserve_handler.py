@@ -11,20 +11,20 @@ from functools import cache
 from typing import Any, Final
 
 from ts.connection.batch_claims import BatchClaims
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.jobs import device_loss
-from ts.jobs.errors import Failure, device_failure
+from ts.jobs.errors import RowFailure, device_failure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.messages import (
     NO_HISTORIES,
     STATUS_CANCELLED,
     EndedSequence,
     Histories,
-    History,
     InferFrame,
     InferRow,
     Load,
     ResultRow,
+    StepHistory,
 )
 from ts.runtime.batch import Batch
 from ts.runtime.decoded_rows import read_row
@@ -43,7 +43,7 @@ class TorchServeHandler:
     def __init__(
         self,
         service: Service,
-        connection: Connection,
+        connection: FrontendConnection,
         load: Load,
         claims: BatchClaims | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class TorchServeHandler:
         if frame.ahead is None:
             return frame.rows, frame.histories
         claimed: list[InferRow] = []
-        known: dict[str, History] = {}
+        known: dict[str, StepHistory] = {}
         ahead = frame.ahead
         while True:
             if self._claims is not None and self._claims.claim(ahead.pipe):
@@ -164,11 +164,11 @@ class TorchServeHandler:
             try:
                 rows.append(reader_of(wire_row.protocol)(wire_row))
             except Exception as error:
-                if not isinstance(error, Failure):  # a defect, or memory ran out: fail this row only
+                if not isinstance(error, RowFailure):  # a defect, or memory ran out: fail this row only
                     about = {"request_id": wire_row.job_id}
                     logger.exception("Request %s cannot be read", wire_row.job_id, extra=about)
                     text = "The request cannot be read; the server's log says why."
-                    error = device_failure(error) or Failure(500, text)
+                    error = device_failure(error) or RowFailure(500, text)
                 refused.append(failed_row(wire_row.job_id, error))
         if self._service.steps is not None and rows:
             rows, answered = self._service.steps.begin(rows, wire_rows, histories)
@@ -192,7 +192,7 @@ class TorchServeHandler:
         name = self._protocols.get(protocol)
         if name is None:
             known = ", ".join(self._protocols) or "none"
-            raise Failure(501, f"The protocol {protocol!r} cannot be read for a handler; these can be: {known}.")
+            raise RowFailure(501, f"The protocol {protocol!r} cannot be read for a handler; these can be: {known}.")
         module = importlib.import_module(name)
         reader: RowReader = module.row_reader(self._service.context, self.declares, self._service.envelope)
         return reader

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
 from ts.sequence.state_size import size_of
-from ts.sequence.state_tiers import DEVICE, HOST, LOST, STORE, Held, Tiers
+from ts.sequence.state_tiers import DEVICE, HOST, LOST, STORE, TierContent, Tiers
 
 logger = logging.getLogger(__name__)
 
@@ -405,9 +405,9 @@ class SequenceCache(MutableMapping[str, Any]):
         if not (self._budget or self._arena is not None) or not self.tiers.is_due:
             return
         on_device = 0 if self._arena is None else self._arena.sequences_on_device(self._states.values())
-        held = {HOST: Held(len(self._states) - on_device, self.used_bytes)}
+        held = {HOST: TierContent(len(self._states) - on_device, self.used_bytes)}
         if self._arena is not None:
-            held[DEVICE] = Held(on_device, self._arena.used_bytes)
+            held[DEVICE] = TierContent(on_device, self._arena.used_bytes)
         self.tiers.report(context.metrics, held)
 
     def _lose(self, sequence_id: str, reason: str) -> None:

@@ -17,7 +17,7 @@ DEVICE, HOST, STORE, LOST = "device", "host", "store", "lost"
 _INTERVAL: Final = 1.0
 
 
-class Held(NamedTuple):
+class TierContent(NamedTuple):
     """What is in a tier."""
 
     sequences: int
@@ -48,7 +48,7 @@ class Tiers:
         """Whether it is time to report."""
         return time.monotonic() >= self._next
 
-    def report(self, metrics: Any, held: Mapping[str, Held]) -> None:
+    def report(self, metrics: Any, held: Mapping[str, TierContent]) -> None:
         """Add what was counted to a `ts.metrics.metrics_cache.MetricsCache`, and what is held by tier."""
         self._next = time.monotonic() + _INTERVAL
         for tier, (sequences, size) in held.items():

@@ -27,8 +27,8 @@ from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import ANY_PATH, DoorContext, PathValues, Reply, Route
 from torchserve_py.endpoints.token_authorization import Authorization, Protection
 from torchserve_py.net.acceptor import Acceptor
-from torchserve_py.net.admission import Place
-from torchserve_py.net.http1.http_connection import HttpConnection, Limits
+from torchserve_py.net.admission import ConnectionPlace
+from torchserve_py.net.http1.http_connection import HttpConnection, HttpLimits
 from torchserve_py.net.http1.http_server import HttpServer
 from torchserve_py.net.http1.probe_connection import ProbeConnection, reason_of
 from torchserve_py.net.http1.request import Request
@@ -82,14 +82,14 @@ class Doors:
         checks = self._protection.guard(settings, address) if context.tokens is None else None
         listener = names[0].removesuffix("_address")
         admission, budget = context.limits(listener, for_operators="inference_address" not in names)
-        limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
+        limits = HttpLimits(settings.request_head_timeout, float(settings.default_response_timeout))
 
         def serving(routes: Sequence[Route]) -> HttpServer:
             server = HttpServer(Application(context, routes, checks), limits, budget)
             self._servers.append(server)
             return server
 
-        def connecting(routes: Sequence[Route]) -> Callable[[Place], HttpConnection]:
+        def connecting(routes: Sequence[Route]) -> Callable[[ConnectionPlace], HttpConnection]:
             server = serving(routes)
             return lambda place: HttpConnection(server, place)
 

@@ -33,7 +33,7 @@ from torchserve_py.endpoints.token_authorization import Guard
 from torchserve_py.net.http1.http_connection import HttpConnection
 from torchserve_py.net.http1.parser import Headers
 from torchserve_py.net.http1.request import OVER, STREAMING, WAITING, Request
-from torchserve_py.net.refusal_counts import Refusal
+from torchserve_py.net.refusal_counts import RefusalReason
 from ts.protocol.messages import STATUS_CANCELLED
 from ts.protocol.request_names import REQUEST_NAME, trace_of, usable_name
 
@@ -77,7 +77,7 @@ class Application:
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
         """Return the response to bytes that never became a request."""
         if status != 503:  # a connection above the limit is counted when it comes
-            self.refusals.note(Refusal.too_slow if status == 408 else Refusal.malformed, peer, message)
+            self.refusals.note(RefusalReason.too_slow if status == 408 else RefusalReason.malformed, peer, message)
         if self.is_logged:
             access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
         return self.responses.whole_failure(unreadable_request(status, message))
@@ -140,7 +140,7 @@ class HttpRequest(Request):
                     try:
                         application.guard.check(self)
                     except DoorError as error:
-                        application.refusals.note(Refusal.foreign_page, self.connection.peer, error)
+                        application.refusals.note(RefusalReason.foreign_page, self.connection.peer, error)
                         raise
                 reply = self._reply()
         except Exception as error:

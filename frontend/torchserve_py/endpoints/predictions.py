@@ -40,7 +40,7 @@ EXPLAIN: Final = PREDICT._replace(id="explanations", description="Explain with t
 PREDICTING: Final[Pairs] = (("explain", "False"),)
 
 
-class Session(NamedTuple):
+class RequestSession(NamedTuple):
     """A session that a request belongs to: the sequence of the model, and how the answer tells of it."""
 
     sequence: SequenceRequest
@@ -87,7 +87,7 @@ class InferenceDoor(Door):
         *,
         parameters: Pairs = (),
         body: bytes | None = None,
-        session: Session | None = None,
+        session: RequestSession | None = None,
     ) -> Reply:
         """Run a request on a model; where the method is OPTIONS, describe the model's API instead.
 

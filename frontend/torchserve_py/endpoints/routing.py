@@ -118,7 +118,7 @@ class PredictPath(NamedTuple):
     operation: Operation
 
 
-class Work(Protocol):
+class FeatureWork(Protocol):
     """Work of a feature's own that outlives requests: it is drained with the models, and then closed."""
 
     async def drain(self, limit: float) -> bool:
@@ -148,7 +148,7 @@ class DoorContext:
         #: Where models predict, in addition to TorchServe's path.
         self.predict_paths: list[PredictPath] = []
         #: What features do apart from answering requests.
-        self.work: list[Work] = []
+        self.work: list[FeatureWork] = []
         self._shared: dict[Callable[[DoorContext], Any], Any] = {}
         #: Whether the server is to get no more traffic, and whether it refuses new work.
         self.is_leaving = self.is_draining = False

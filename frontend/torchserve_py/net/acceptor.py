@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from torchserve_py.net.admission import Admission, NoPlace, Place
-from torchserve_py.net.refusal_counts import Refusal
+from torchserve_py.net.admission import Admission, ConnectionPlace, NoPlace
+from torchserve_py.net.refusal_counts import RefusalReason
 
 logger = logging.getLogger(__name__)
 
 #: Makes the protocol of a connection; the protocol gives the place back when the connection has ended.
-Factory = Callable[[Place], BaseProtocol]
+Factory = Callable[[ConnectionPlace], BaseProtocol]
 
 _HANDSHAKE_SECONDS: Final = 30.0
 #: The same for a connection above the limit, which may only ask for a probe.
@@ -83,7 +83,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
-                self._admission.refusals.note(Refusal.accept_failed, None, error)
+                self._admission.refusals.note(RefusalReason.accept_failed, None, error)
                 self._loop.remove_reader(self._listening)
                 self._rest = self._loop.call_later(_REST_SECONDS, self._resume)
                 return
@@ -108,7 +108,7 @@ class Acceptor:
                 place.give_up = task.cancel
             task.add_done_callback(partial(self._connected, connection, place))
 
-    def _connected(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+    def _connected(self, connection: socket.socket, place: ConnectionPlace, task: asyncio.Task[None]) -> None:
         self._connecting.pop(task, None)
         if task.cancelled():  # perhaps before it had begun, so that nothing in it has run
             connection.close()
@@ -118,14 +118,14 @@ class Acceptor:
         self._rest = None
         self._loop.add_reader(self._listening, self._accept)
 
-    async def _connect(self, connection: socket.socket, place: Place) -> None:
+    async def _connect(self, connection: socket.socket, place: ConnectionPlace) -> None:
         """Give a connection its protocol, after the handshake."""
         make, context = self._make, self._context
         if place.refused and self._probe is not None:
             make = self._probe
         if context is not None and self._plain is not None and not _may_speak_tls(connection):
             make, context = self._plain, None
-            self._admission.refusals.note(Refusal.tls_missing, _peer_of(connection))
+            self._admission.refusals.note(RefusalReason.tls_missing, _peer_of(connection))
             if place.refused:
                 connection.close()
                 place.leave()
@@ -142,7 +142,7 @@ class Acceptor:
             if not isinstance(error, OSError):  # these include time-outs and TLS errors of clients
                 raise
             if context is not None:
-                self._admission.refusals.note(Refusal.tls_failed, peer, error)
+                self._admission.refusals.note(RefusalReason.tls_failed, peer, error)
             logger.debug("A connection did not come about: %s", error)
 
 

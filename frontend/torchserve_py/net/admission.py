@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Network
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.net.refusal_counts import Refusal, Refusals
+from torchserve_py.net.refusal_counts import RefusalReason, Refusals
 
 _SHARE_OF_DESCRIPTORS: Final = 0.75
 _MOST: Final = 1 << 20
@@ -42,7 +42,7 @@ class ConnectionBudget:
         return cls(_MOST if descriptors == resource.RLIM_INFINITY else int(descriptors * _SHARE_OF_DESCRIPTORS))
 
 
-class Place:
+class ConnectionPlace:
     """The place of one connection; its holder calls `leave` once, when the connection has ended."""
 
     __slots__ = ("_admission", "_client", "give_up", "refused")
@@ -74,7 +74,7 @@ def _nothing() -> None:
 class NoPlace(NamedTuple):
     """Why a connection has no place; the message is for its client."""
 
-    reason: Refusal
+    reason: RefusalReason
     message: str
 
 
@@ -102,14 +102,14 @@ class Admission:
         self.open = 0
         self._clients: Counter[str] = Counter()
         #: The connections for probes, oldest first.
-        self._probes: dict[Place, None] = {}
+        self._probes: dict[ConnectionPlace, None] = {}
 
     @property
     def limit(self) -> int:
         """The most connections that the listener may have."""
         return min(self._total, self._most)
 
-    def enter(self, peer: object) -> Place | NoPlace:
+    def enter(self, peer: object) -> ConnectionPlace | NoPlace:
         """Count a connection from ``peer``, as `socket.socket.getpeername` returns it, and return its place.
 
         A connection that exceeds a limit is not counted; return why.
@@ -117,22 +117,22 @@ class Admission:
         client = client_of(peer)
         if self.open >= self._total:
             message = f"The server holds {self._total} connections, which is its limit."
-            return NoPlace(Refusal.listener_full, message)
+            return NoPlace(RefusalReason.listener_full, message)
         if self._budget.taken >= self._most:
             message = f"The server holds {self._budget.taken} connections, as many as its file descriptors allow."
-            return NoPlace(Refusal.descriptors_used, message)
+            return NoPlace(RefusalReason.descriptors_used, message)
         if client is not None and self._per_client is not None:
             if self._clients[client] >= self._per_client:
                 message = f"Your address has {self._per_client} connections, which is the limit."
-                return NoPlace(Refusal.address_full, message)
+                return NoPlace(RefusalReason.address_full, message)
             self._clients[client] += 1
         self.open += 1
         self._budget.taken += 1
-        return Place(self, client)
+        return ConnectionPlace(self, client)
 
-    def enter_for_probe(self, refused: NoPlace) -> Place:
+    def enter_for_probe(self, refused: NoPlace) -> ConnectionPlace:
         """Return a place for a connection that has none otherwise and may ask for a probe; end the oldest if needed."""
-        place = Place(self, None, refused.message)
+        place = ConnectionPlace(self, None, refused.message)
         if len(self._probes) >= PROBES:
             oldest = next(iter(self._probes))
             del self._probes[oldest]
@@ -140,7 +140,7 @@ class Admission:
         self._probes[place] = None
         return place
 
-    def probe_left(self, place: Place) -> None:
+    def probe_left(self, place: ConnectionPlace) -> None:
         """Stop counting a connection for probes, which has ended."""
         self._probes.pop(place, None)
 

@@ -30,7 +30,7 @@ _LARGE: Final = 1 << 20
 _THREADS: Final = 2
 
 
-class Stream(Protocol):
+class InflatingStream(Protocol):
     """What decompresses one body, as the objects of `zlib` do."""
 
     @property
@@ -66,7 +66,7 @@ class _ZstdStream:
 
 
 #: Begins to decompress a body.
-Encoding = Callable[[], Stream]
+Encoding = Callable[[], InflatingStream]
 GZIP: Final[Encoding] = partial(zlib.decompressobj, 31)
 #: In the container of zlib (RFC 1950).
 DEFLATE: Final[Encoding] = partial(zlib.decompressobj, 15)

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 _QUIET: Final = 10.0
 
 
-class Refusal(StrEnum):
+class RefusalReason(StrEnum):
     """Why something was refused."""
 
     listener_full = "listener_full"
@@ -31,15 +31,15 @@ class Refusal(StrEnum):
 
 
 _MEANINGS: Final = {
-    Refusal.listener_full: "The listener has as many connections as max_connections allows",
-    Refusal.descriptors_used: "There are as many connections as the limit of file descriptors allows",
-    Refusal.address_full: "An address has as many connections as max_connections_per_client allows",
-    Refusal.accept_failed: "Connections cannot be accepted",
-    Refusal.tls_failed: "A TLS handshake failed",
-    Refusal.tls_missing: "A client does not use TLS",
-    Refusal.malformed: "A client sends bytes that are not HTTP",
-    Refusal.too_slow: "A client takes too long to send the head of a request",
-    Refusal.foreign_page: "A request names another host, or comes from a page of another site",
+    RefusalReason.listener_full: "The listener has as many connections as max_connections allows",
+    RefusalReason.descriptors_used: "There are as many connections as the limit of file descriptors allows",
+    RefusalReason.address_full: "An address has as many connections as max_connections_per_client allows",
+    RefusalReason.accept_failed: "Connections cannot be accepted",
+    RefusalReason.tls_failed: "A TLS handshake failed",
+    RefusalReason.tls_missing: "A client does not use TLS",
+    RefusalReason.malformed: "A client sends bytes that are not HTTP",
+    RefusalReason.too_slow: "A client takes too long to send the head of a request",
+    RefusalReason.foreign_page: "A request names another host, or comes from a page of another site",
 }
 
 
@@ -47,15 +47,15 @@ class Refusals:
     """Counts and logs refusals; ``count`` is called for each."""
 
     def __init__(
-        self, count: Callable[[Refusal], None] = lambda reason: None, clock: Callable[[], float] = monotonic
+        self, count: Callable[[RefusalReason], None] = lambda reason: None, clock: Callable[[], float] = monotonic
     ) -> None:
         self._count = count
         self._clock = clock
         #: When a reason had its line, and how many refusals had none since then.
-        self._logged: dict[Refusal, float] = {}
-        self._unlogged: dict[Refusal, int] = {}
+        self._logged: dict[RefusalReason, float] = {}
+        self._unlogged: dict[RefusalReason, int] = {}
 
-    def note(self, reason: Refusal, peer: object, detail: object = "") -> None:
+    def note(self, reason: RefusalReason, peer: object, detail: object = "") -> None:
         """Count a refusal of ``peer``, an address as sockets have it."""
         self._count(reason)
         now = self._clock()

@@ -8,7 +8,7 @@ from tests.net.http2.conftest import start
 from torchserve_py.net.admission import Admission, ConnectionBudget
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.grpc_server import GrpcServer
-from torchserve_py.net.http2.rpc import Limits, Method
+from torchserve_py.net.http2.rpc import RpcLimits, RpcMethod
 
 CHECK = "/grpc.health.v1.Health/Check"
 OTHER = "/m.S/Other"
@@ -23,9 +23,9 @@ async def call(port: int, path: str) -> bytes:
 
 async def test_health_checks_are_answered_beyond_the_limit() -> None:
     limit = MessageLimit(4096, "is enough")
-    methods = {path: Method(lambda request, call: b"well", limit) for path in (CHECK, OTHER)}
+    methods = {path: RpcMethod(lambda request, call: b"well", limit) for path in (CHECK, OTHER)}
     probes = {CHECK: methods[CHECK]}
-    server = GrpcServer(methods, Limits(10), Admission(ConnectionBudget(100), 1), probes=probes)
+    server = GrpcServer(methods, RpcLimits(10), Admission(ConnectionBudget(100), 1), probes=probes)
     port = await server.listen("127.0.0.1", 0, None)
     async with aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)) as held:
         assert await held.unary_unary(OTHER)(b"", timeout=180) == b"well"

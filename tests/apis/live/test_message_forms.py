@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.apis.live.message_forms import FORMS, Form, Resume, Step, read_message
+from torchserve_py.apis.live.message_forms import FORMS, Form, LiveStep, Resume, read_message
 from torchserve_py.apis.live.session_ends import SessionOver
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.net.websocket import Kind, Message
@@ -20,7 +20,7 @@ VALUES = st.recursive(
 MEMBERS = st.sampled_from(["step", "body", "content_type", "end", "resume", "after", "unanswered", "base64"])
 
 
-def read(form: Form, data: bytes) -> Step | Resume:
+def read(form: Form, data: bytes) -> LiveStep | Resume:
     return read_message(form, Message(Kind.text if form.is_text else Kind.binary, data))
 
 
@@ -35,7 +35,7 @@ def test_any_bytes_are_read_or_refused(form: Form, data: bytes) -> None:
 def test_any_json_is_read_or_refused(document: object) -> None:
     with contextlib.suppress(SessionOver):
         got = read(JSON, json.dumps(document).encode())
-        assert isinstance(got, Step | Resume)
+        assert isinstance(got, LiveStep | Resume)
         assert isinstance(got, Resume) or isinstance(got.body, bytes)
 
 
@@ -49,11 +49,11 @@ def test_an_answer_in_json_has_the_bytes_of_the_handler(body: bytes) -> None:
     (message,) = JSON.part(1, Part("job", False, 200, "", [], body, None))
     told = json.loads(message)["body"]
     step = read(JSON, json.dumps({"body": told}).encode())
-    assert isinstance(step, Step)
+    assert isinstance(step, LiveStep)
     assert step.body == body
 
 
 @given(body=st.binary(), number=st.integers(0, 2**32 - 1), ends=st.booleans())
 def test_a_binary_step_is_its_header_and_its_body(body: bytes, number: int, ends: bool) -> None:
     message = bytes((1, ends, 0, 0)) + number.to_bytes(4, "big") + body
-    assert read(BINARY, message) == Step(number, body, None, ends)
+    assert read(BINARY, message) == LiveStep(number, body, None, ends)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.apis.open_inference.shared_memory import MAX_REGIONS, Place, SharedMemory
+from torchserve_py.apis.open_inference.shared_memory import MAX_REGIONS, RegionSlice, SharedMemory
 from torchserve_py.endpoints.failures import DoorError
 
 
@@ -45,12 +45,12 @@ def test_a_region_is_described_read_and_forgotten(memory: SharedMemory) -> None:
     assert memory.status() == [{"name": "r", "key": "/client_a", "offset": 10, "byte_size": 50}]
     assert memory.status("r") == memory.status()
     assert memory.read(memory.place("x", "r", 5, 3)) == bytes((15, 16, 17))
-    memory.write(Place("r", 0, 4), memoryview(b"abc"))
-    assert memory.read(Place("r", 0, 4)) == b"abc\x0d"
+    memory.write(RegionSlice("r", 0, 4), memoryview(b"abc"))
+    assert memory.read(RegionSlice("r", 0, 4)) == b"abc\x0d"
     memory.unregister("r")
     memory.unregister("r")
     assert memory.status() == []
-    assert "no shared memory region 'r'" in refusal(memory.read, Place("r", 0, 4))
+    assert "no shared memory region 'r'" in refusal(memory.read, RegionSlice("r", 0, 4))
     assert "no shared memory region 'r'" in refusal(memory.status, "r")
 
 
@@ -145,7 +145,9 @@ def test_a_region_that_was_registered_anew_is_not_left(memory: SharedMemory) -> 
 
 def test_an_output_that_is_larger_than_its_place_is_refused(memory: SharedMemory) -> None:
     memory.register("r", "client_a", 0, 100)
-    assert "has 5 bytes; its place in region 'r' has 4" in refusal(memory.write, Place("r", 0, 4), memoryview(b"12345"))
+    assert "has 5 bytes; its place in region 'r' has 4" in refusal(
+        memory.write, RegionSlice("r", 0, 4), memoryview(b"12345")
+    )
 
 
 def test_the_inputs_of_a_request_are_limited_together(memory: SharedMemory) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from ts import CallFailed
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.served_functions.adapter import adapt
 from ts.contracts.served_functions.calls import Calls
 from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS
@@ -55,7 +55,7 @@ class Module:
         assert handler.calls is not None
         self.calls: Calls = handler.calls
         self.server = Server()
-        self.calls.open(cast("Connection", self.server), 100)
+        self.calls.open(cast("FrontendConnection", self.server), 100)
 
 
 async def turns() -> None:

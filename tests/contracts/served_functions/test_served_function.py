@@ -18,9 +18,9 @@ from ts.context import Context, RequestProcessor
 from ts.contracts.served_functions.call_values import CallValues
 from ts.contracts.served_functions.invalid_values import InvalidValue
 from ts.contracts.served_functions.served_function import DEVELOPMENT_VARIABLE, ServedFunction
-from ts.jobs.errors import Failure, JobsCancelled, LoadError, PredictionException
+from ts.jobs.errors import JobsCancelled, LoadError, PredictionException, RowFailure
 from ts.sequence import SequenceCache
-from ts.serve_decorator import Options
+from ts.serve_decorator import ServeOptions
 
 
 @dataclass
@@ -49,7 +49,7 @@ def body(value: Any) -> dict[str, Any]:
 class Call:
     """One call of a decorated function by the worker; ``answers`` is what each row got, parts and errors first."""
 
-    def __init__(self, function: Any, options: Options = Options(), gpu: int | None = None) -> None:  # noqa: B008
+    def __init__(self, function: Any, options: ServeOptions = ServeOptions(), gpu: int | None = None) -> None:  # noqa: B008
         self.context = Context("model", "/model", None, 8, gpu, "1.0")
         self.context.cache_settings = {"capacity": 10, "store": "memory"}
         SequenceCache(self.context)
@@ -277,7 +277,7 @@ def test_a_batch_is_one_call_without_the_rows_that_do_not_fit() -> None:
         calls.append(value)
         return [2 * each for each in value]
 
-    call = Call(double, Options(batch_size=8))
+    call = Call(double, ServeOptions(batch_size=8))
     assert call(row(body=1), row(body="x"), row(body=3)) == [2, b"", 6]
     assert calls == [[1, 3]]
     assert [index for index, _ in call.sent] == [1]
@@ -289,7 +289,7 @@ def test_a_default_of_a_batch_is_a_value_or_a_list_of_it_as_type_checkers_want()
 
     for defaults in ((["m2"], [[1]]), ("m2", [1])):
         say.__defaults__ = defaults
-        assert Call(say, Options(batch_size=8))(row(text="a"), row(text="b", unit="a")) == ["m2 [1]", "a [1]"]
+        assert Call(say, ServeOptions(batch_size=8))(row(text="a"), row(text="b", unit="a")) == ["m2 [1]", "a [1]"]
 
 
 def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch
         bad = {0: PredictionException("zero has no inverse", 422), -1: ValueError("no debts"), -2: object()}
         return [bad.get(each, each and 1 / each) for each in value]
 
-    call = Call(inverse, Options(batch_size=8))
+    call = Call(inverse, ServeOptions(batch_size=8))
     assert call(*map(body, (2, 0, -1, -2, 4)))[::4] == [0.5, 0.25]
     told = [failed_with(call, index) for index in range(5)]
     failed = (503, "Prediction failed")
@@ -318,7 +318,7 @@ def test_a_call_that_raises_fails_its_own_request_among_several() -> None:
             raise PredictionException("no debts", 422)
         return 1 / value
 
-    call = Call(inverse, Options())
+    call = Call(inverse, ServeOptions())
     assert call(*map(body, (2, 0, -1, 4)))[::3] == [0.5, 0.25]
     told = [failed_with(call, index) for index in range(4)]
     assert told == [None, (503, "Prediction failed"), (422, "no debts"), None]
@@ -328,7 +328,7 @@ def test_a_call_that_raises_fails_its_own_request_among_several() -> None:
 
 @pytest.mark.parametrize(("code", "status"), [(413, 507), (200, 500), (1000, 500), ("many", 500)])
 def test_an_exception_with_a_code_that_is_no_error_fails_its_own_row_too(code: Any, status: int) -> None:
-    call = Call(lambda value: [PredictionException("no", code), 2], Options(batch_size=8))
+    call = Call(lambda value: [PredictionException("no", code), 2], ServeOptions(batch_size=8))
     assert call(body(1), body(2))[1] == 2
     assert failed_with(call, 0) == (status, "no")
 
@@ -342,7 +342,7 @@ def test_a_device_that_fails_is_not_the_failure_of_one_row(error: Exception, how
 
     bad = error if how == "returned" else OnTheDevice()
     with pytest.raises(type(error)):
-        Call(lambda value: [1, bad], Options(batch_size=8))(body(1), body(2))
+        Call(lambda value: [1, bad], ServeOptions(batch_size=8))(body(1), body(2))
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_a_batch_needs_a_result_for_each_row(result: Any) -> None:
         return result
 
     with pytest.raises(ValueError, match="for 2 requests; return a list with one for each"):
-        Call(wrong, Options(batch_size=8))(row(body=1), row(body=2))
+        Call(wrong, ServeOptions(batch_size=8))(row(body=1), row(body=2))
 
 
 def test_results_are_text_bytes_or_json() -> None:
@@ -423,7 +423,7 @@ def test_state_is_made_for_each_sequence_and_kept() -> None:
         state.steps += 1
         return state.steps
 
-    call = Call(said, Options(batch_size=8))
+    call = Call(said, ServeOptions(batch_size=8))
     assert call(row(body="a"), row(body="b"), sequences=("one", "two")) == [["a"], ["b"]]
     assert call(row(body="c"), sequences=("one",)) == [["a", "c"]]
     call = Call(count)
@@ -442,7 +442,7 @@ class Diary:
 
 
 def test_a_class_that_rebuilds_states_appends_to_logs() -> None:
-    call = Call(Diary, Options(batch_size=8))
+    call = Call(Diary, ServeOptions(batch_size=8))
     assert call.handler.rebuild is not None
     assert call.handler.rebuild([None, ["a"]], [["a"], ["b", "c"]]) == [["a"], ["a", "b", "c"]]
     assert "log" not in call.handler.declared["function"]["parameters"]
@@ -525,15 +525,19 @@ def test_a_class_that_requests_need_not_hold_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        (lambda *values: values, Options(), "each parameter needs a name"),
-        (NoPredict, Options(), "no method predict"),
-        (unknown, Options(), "name 'Missing' is not defined"),
-        (out_of_reach, Options(), "out_of_reach: other is to be a NoPredict, which no request can hold; annotate str"),
-        (single, Options(batch_size=2), "is to be a list, since batch_size was given"),
+        (lambda *values: values, ServeOptions(), "each parameter needs a name"),
+        (NoPredict, ServeOptions(), "no method predict"),
+        (unknown, ServeOptions(), "name 'Missing' is not defined"),
+        (
+            out_of_reach,
+            ServeOptions(),
+            "out_of_reach: other is to be a NoPredict, which no request can hold; annotate str",
+        ),
+        (single, ServeOptions(batch_size=2), "is to be a list, since batch_size was given"),
     ],
 )
 def test_a_function_that_no_request_can_call_does_not_load(
-    function: Callable[..., Any], options: Options, told: str
+    function: Callable[..., Any], options: ServeOptions, told: str
 ) -> None:
     with pytest.raises(LoadError, match=told):
         ServedFunction(function, options)
@@ -615,7 +619,7 @@ def test_what_a_function_raises_is_told_in_development(
 
     if development:
         monkeypatch.setenv("TS_DEVELOPMENT", "1")
-        with pytest.raises(Failure, match="ZeroDivisionError: division by zero") as told:
+        with pytest.raises(RowFailure, match="ZeroDivisionError: division by zero") as told:
             Call(broken)(row(body=0))
         assert (told.value.status, len(caplog.records)) == (500, 1)
         assert "division by zero" in caplog.text

@@ -9,7 +9,7 @@ from tests.contracts.served_functions.test_served_function import Call, row
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast, pipeline
 
 from ts.jobs.errors import LoadError
-from ts.serve_decorator import Options
+from ts.serve_decorator import ServeOptions
 
 
 class Scale(torch.nn.Module):
@@ -44,7 +44,7 @@ def test_whole_numbers_are_numbers_unless_something_is_looked_up_by_them() -> No
 
 def test_a_module_as_it_is_has_no_batches() -> None:
     with pytest.raises(LoadError, match="Linear is served as it is; write a function with"):
-        Call(torch.nn.Linear(3, 2), Options(batch_size=4))
+        Call(torch.nn.Linear(3, 2), ServeOptions(batch_size=4))
 
 
 def test_a_pipeline_takes_the_inputs_and_parameters_of_its_task(tmp_path: Path) -> None:

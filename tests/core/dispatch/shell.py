@@ -12,7 +12,7 @@ from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.jobs.batch_encoding import encode_batch
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import Input, JobFailed, part_of
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
@@ -83,7 +83,9 @@ def _sent(jobs: Sequence[Call]) -> list[str]:
 class Shell:
     """A version's dispatcher and its workers, ``w1``, ``w2``, …"""
 
-    def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None, version: str = "1") -> None:
+    def __init__(
+        self, policy: Policy, workers: int = 1, over: ClosedSequences | None = None, version: str = "1"
+    ) -> None:
         self.version = version
         self.is_stateful = policy.sequences is not None
         self.recorded: list[list[Any]] = []

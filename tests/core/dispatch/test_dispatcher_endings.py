@@ -8,7 +8,7 @@ from tests.core.dispatch.shell import Shell, cause_of, stateful, stateless, told
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch import dispatcher
 from torchserve_py.core.jobs.call import Call, SequenceRequest
-from torchserve_py.core.scheduling.closed import ClosedTokens, Over
+from torchserve_py.core.scheduling.closed import ClosedSequences, ClosedTokens
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.core.scheduling.remembered import Remembered
 
@@ -247,7 +247,7 @@ async def test_a_result_that_the_server_fails_to_handle_is_an_error(monkeypatch:
 async def test_sequences_that_are_forgotten_before_their_time_are_counted_and_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    over = Over(3600.0)
+    over = ClosedSequences(3600.0)
     over.tokens = ClosedTokens(Remembered(3600.0, most=2, segment=1))
     shell = Shell(stateful(), over=over)
     (worker,) = shell.workers

@@ -1,6 +1,6 @@
 """Sequences of a model with several versions, in random interleavings of all that decides which version has one.
 
-Real dispatchers, schedulers and `Versions`; their workers and the store are doubles. At every moment one version has a
+Real dispatchers, schedulers and `ModelVersions`; workers and the store are doubles. At every moment one version has a
 sequence, and whatever happens to versions, every step learns its fate: an answer, or a cause.
 """
 
@@ -16,7 +16,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import loses_states
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.models.model import Model
-from torchserve_py.core.models.served_models import Versions
+from torchserve_py.core.models.served_models import ModelVersions
 from torchserve_py.core.workers.worker import Worker
 
 SEQUENCES = ("s", "t")
@@ -43,7 +43,7 @@ class OwnersMachine(RuleBasedStateMachine):
 
     def set_up(self) -> None:
         first = self.make()
-        self.versions = Versions(cast("Model", first), lambda: None)
+        self.versions = ModelVersions(cast("Model", first), lambda: None)
 
     def make(self) -> Version:
         self.all.append(Version(durable(), version=str(len(self.all))))

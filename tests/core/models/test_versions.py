@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from torchserve_py.core.models.served_models import Versions
+from torchserve_py.core.models.served_models import ModelVersions
 
 
 @dataclass(eq=False)
@@ -16,8 +16,8 @@ class FakeModel:
     dispatcher: ClassVar[Any] = Mock()
 
 
-def versions_of(*models: Any) -> Versions:
-    found = Versions(models[0], lambda: None)
+def versions_of(*models: Any) -> ModelVersions:
+    found = ModelVersions(models[0], lambda: None)
     for model in models[1:]:
         found.add(model)
     return found

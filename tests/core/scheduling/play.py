@@ -14,7 +14,7 @@ from tests.core.scheduling.invariants import validate
 
 from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.core.fair_use.fair_order import FairOrder
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.effects import Begin, Cancel, CloseSequence, Effect, Effects, Finish, Send, SendAhead
 from torchserve_py.core.scheduling.job import Job
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
@@ -42,7 +42,7 @@ def sequences(
 class Play:
     """A scheduler with `workers` workers w1, w2, … up at second 0."""
 
-    def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None) -> None:
+    def __init__(self, policy: Policy, workers: int = 1, over: ClosedSequences | None = None) -> None:
         self.scheduler = Scheduler(policy, lambda worker_id: self.unbegun.pop(worker_id, 0), over, FairOrder)
         self.unbegun: dict[str, int] = {}
         self.now = 0.0

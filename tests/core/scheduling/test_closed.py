@@ -3,7 +3,7 @@
 import pytest
 
 from torchserve_py.base.causes import Cause, CloseReason
-from torchserve_py.core.scheduling.closed import ClosedIds, ClosedTokens, Over
+from torchserve_py.core.scheduling.closed import ClosedIds, ClosedSequences, ClosedTokens
 from torchserve_py.core.scheduling.remembered import MOST_REMEMBERED, Remembered
 
 REMEMBERED_SECONDS = 3600.0
@@ -92,7 +92,7 @@ def test_a_name_that_is_noted_again_has_its_latest_mark():
 
 
 def test_a_model_remembers_more_sequences_that_are_over_than_a_busy_hour_has():
-    over = Over(REMEMBERED_SECONDS)
+    over = ClosedSequences(REMEMBERED_SECONDS)
     for number in range(150_000):
         over.tokens.remember(f"s{number}", "t", CloseReason.ended, number / 100)
     assert over.tokens.refusal("s0", "t", 1500.0) is Cause.sequence_ended

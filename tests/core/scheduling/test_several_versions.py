@@ -5,11 +5,11 @@ from dataclasses import replace
 from tests.core.scheduling.play import Play, sequences
 
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 
 
 def test_a_version_refuses_what_another_one_has_lost() -> None:
-    over = Over(60.0)
+    over = ClosedSequences(60.0)
     before, after = (Play(sequences(batch_size=2, max_sequences=8), over=over) for _ in range(2))
     before.submit("a", "s")
     before.answer("a")
@@ -20,7 +20,7 @@ def test_a_version_refuses_what_another_one_has_lost() -> None:
 
 
 def test_a_sequence_that_begins_again_ends_once_more_after_its_state_was_lost() -> None:
-    over = Over(60.0)
+    over = ClosedSequences(60.0)
     before, after = (Play(sequences(batch_size=2, max_sequences=8), over=over) for _ in range(2))
     before.submit("a", "s")
     before.answer("a")
@@ -32,7 +32,7 @@ def test_a_sequence_that_begins_again_ends_once_more_after_its_state_was_lost() 
 
 
 def test_a_version_remembers_what_has_expired_with_another_one() -> None:
-    over = Over(60.0)
+    over = ClosedSequences(60.0)
     before, after = (Play(sequences(max_idle=10.0), over=over) for _ in range(2))
     before.submit("a", "s")
     before.answer("a")
@@ -41,7 +41,7 @@ def test_a_version_remembers_what_has_expired_with_another_one() -> None:
 
 
 def test_the_longest_time_holds_for_all_versions() -> None:
-    over = Over(1.0)
+    over = ClosedSequences(1.0)
     policy = sequences(max_idle=10.0)
     before, after = Play(policy, over=over), Play(policy, over=over)
     before.submit("a", "s")

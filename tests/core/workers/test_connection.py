@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from ts.protocol.frames import encode
 
 
@@ -30,7 +30,7 @@ class Peer:
     messages: asyncio.Queue[list[Any]] = field(default_factory=asyncio.Queue)
     closed: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
-    def on_message(self, _: Connection, message: list[Any]) -> None:
+    def on_message(self, _: WorkerConnection, message: list[Any]) -> None:
         if message[0] == "refused":
             raise ValueError("no such kind")
         if message[0] == "slow":
@@ -43,7 +43,7 @@ class Peer:
             raise RuntimeError("this cannot happen now")
         self.messages.put_nowait(message)
 
-    def on_close(self, _: Connection, reason: str) -> None:
+    def on_close(self, _: WorkerConnection, reason: str) -> None:
         self.closed.put_nowait(reason)
 
     async def send(self, data: bytes) -> None:
@@ -51,11 +51,11 @@ class Peer:
 
 
 @pytest.fixture
-async def ends() -> AsyncIterator[tuple[Connection, Peer]]:
+async def ends() -> AsyncIterator[tuple[WorkerConnection, Peer]]:
     near, far = socket.socketpair()
     far.setblocking(False)
     peer = Peer(far)
-    connection = Connection(peer.on_message, peer.on_close, max_frame=1000)
+    connection = WorkerConnection(peer.on_message, peer.on_close, max_frame=1000)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=near)
     yield connection, peer
     connection.close()
@@ -66,7 +66,7 @@ def frame(message: list[Any]) -> bytes:
     return b"".join(encode(message))
 
 
-async def test_it_is_told_when_all_that_has_come_was_handled(ends: tuple[Connection, Peer]) -> None:
+async def test_it_is_told_when_all_that_has_come_was_handled(ends: tuple[WorkerConnection, Peer]) -> None:
     connection, peer = ends
     handled: asyncio.Queue[int] = asyncio.Queue()
     connection.on_handled = lambda: handled.put_nowait(peer.messages.qsize())
@@ -79,7 +79,7 @@ async def test_it_is_told_when_all_that_has_come_was_handled(ends: tuple[Connect
     assert [handled.get_nowait() for _ in range(handled.qsize())][-1] == 3
 
 
-async def test_messages_arrive_however_they_are_cut(ends: tuple[Connection, Peer]) -> None:
+async def test_messages_arrive_however_they_are_cut(ends: tuple[WorkerConnection, Peer]) -> None:
     _, peer = ends
     data = frame(["one", 1]) + frame(["two", b"x" * 900]) + frame(["three"])
     for start in range(0, len(data), 7):
@@ -87,7 +87,7 @@ async def test_messages_arrive_however_they_are_cut(ends: tuple[Connection, Peer
     assert [await peer.messages.get() for _ in range(3)] == [["one", 1], ["two", b"x" * 900], ["three"]]
 
 
-async def test_what_is_sent_arrives(ends: tuple[Connection, Peer]) -> None:
+async def test_what_is_sent_arrives(ends: tuple[WorkerConnection, Peer]) -> None:
     connection, peer = ends
     large = encode(["large", b"y" * 20_000], large=True)
     connection.send(encode(["small"]))
@@ -112,7 +112,9 @@ async def test_what_is_sent_arrives(ends: tuple[Connection, Peer]) -> None:
     ],
     ids=["too long", "not msgpack", "empty", "refused by its reader", "at no time", "no array", "no kind"],
 )
-async def test_a_peer_that_sends_no_message_loses_the_connection(ends: tuple[Connection, Peer], garbage: bytes) -> None:
+async def test_a_peer_that_sends_no_message_loses_the_connection(
+    ends: tuple[WorkerConnection, Peer], garbage: bytes
+) -> None:
     _, peer = ends
     await peer.send(frame(["fine"]) + garbage + frame(["never read"]))
     assert "malformed" in await peer.closed.get()
@@ -121,7 +123,7 @@ async def test_a_peer_that_sends_no_message_loses_the_connection(ends: tuple[Con
 
 
 async def test_the_log_names_a_peer_that_sends_no_message_in_one_line(
-    ends: tuple[Connection, Peer], caplog: pytest.LogCaptureFixture
+    ends: tuple[WorkerConnection, Peer], caplog: pytest.LogCaptureFixture
 ) -> None:
     connection, peer = ends
     connection.peer = "worker W-9000-m_1.0"
@@ -132,7 +134,7 @@ async def test_the_log_names_a_peer_that_sends_no_message_in_one_line(
     assert record.exc_info is None
 
 
-async def test_the_end_of_a_peer_is_reported_once(ends: tuple[Connection, Peer]) -> None:
+async def test_the_end_of_a_peer_is_reported_once(ends: tuple[WorkerConnection, Peer]) -> None:
     connection, peer = ends
     peer.sock.close()
     assert await peer.closed.get() == "closed the connection"
@@ -142,7 +144,7 @@ async def test_the_end_of_a_peer_is_reported_once(ends: tuple[Connection, Peer])
     assert peer.closed.empty()
 
 
-async def test_a_paused_connection_receives_nothing_until_it_resumes(ends: tuple[Connection, Peer]) -> None:
+async def test_a_paused_connection_receives_nothing_until_it_resumes(ends: tuple[WorkerConnection, Peer]) -> None:
     connection, peer = ends
     connection.pause()
     connection.pause()
@@ -154,7 +156,7 @@ async def test_a_paused_connection_receives_nothing_until_it_resumes(ends: tuple
     assert await peer.messages.get() == ["held"]
 
 
-async def test_a_flood_of_one_worker_leaves_every_turn_to_others(ends: tuple[Connection, Peer]) -> None:
+async def test_a_flood_of_one_worker_leaves_every_turn_to_others(ends: tuple[WorkerConnection, Peer]) -> None:
     _, peer = ends
     turns: list[int] = []
 
@@ -171,7 +173,9 @@ async def test_a_flood_of_one_worker_leaves_every_turn_to_others(ends: tuple[Con
     assert set(turns) >= set(range(1, 20)), "others had to wait for several messages"
 
 
-async def test_what_a_worker_sent_before_it_ended_is_handled_before_its_end(ends: tuple[Connection, Peer]) -> None:
+async def test_what_a_worker_sent_before_it_ended_is_handled_before_its_end(
+    ends: tuple[WorkerConnection, Peer],
+) -> None:
     _, peer = ends
     await peer.send(frame(["slow"]) * 5)
     peer.sock.close()
@@ -179,7 +183,7 @@ async def test_what_a_worker_sent_before_it_ended_is_handled_before_its_end(ends
     assert peer.messages.qsize() == 5
 
 
-async def test_a_connection_that_is_closed_handles_nothing_more(ends: tuple[Connection, Peer]) -> None:
+async def test_a_connection_that_is_closed_handles_nothing_more(ends: tuple[WorkerConnection, Peer]) -> None:
     connection, peer = ends
     await peer.send(frame(["slow"]) * 5)
     await peer.messages.get()
@@ -188,7 +192,7 @@ async def test_a_connection_that_is_closed_handles_nothing_more(ends: tuple[Conn
     assert peer.messages.qsize() < 5
 
 
-async def test_a_flood_can_be_paused(ends: tuple[Connection, Peer]) -> None:
+async def test_a_flood_can_be_paused(ends: tuple[WorkerConnection, Peer]) -> None:
     connection, peer = ends
     await peer.send(frame(["slow"]) * 5)
     await peer.messages.get()
@@ -203,7 +207,9 @@ async def test_a_flood_can_be_paused(ends: tuple[Connection, Peer]) -> None:
     assert await peer.messages.get() == ["held"]
 
 
-async def test_messages_that_are_dear_to_read_leave_most_of_the_time_to_others(ends: tuple[Connection, Peer]) -> None:
+async def test_messages_that_are_dear_to_read_leave_most_of_the_time_to_others(
+    ends: tuple[WorkerConnection, Peer],
+) -> None:
     _, peer = ends
     begun = time.monotonic()
     await peer.send(frame(["dear"]) * 3)
@@ -213,7 +219,7 @@ async def test_messages_that_are_dear_to_read_leave_most_of_the_time_to_others(e
 
 
 async def test_time_in_which_the_server_could_not_run_does_not_count(
-    ends: tuple[Connection, Peer], monkeypatch: pytest.MonkeyPatch
+    ends: tuple[WorkerConnection, Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may be stopped amid a message, or others may have the processor."""
     connection, peer = ends

@@ -5,8 +5,8 @@ import pytest
 from torchserve_py.core.gpus.nvidia_smi import Gpu
 from torchserve_py.core.gpus.visible_devices import visible_devices
 from torchserve_py.core.workers.devices import (
-    Assignment,
     Device,
+    DeviceAssignment,
     Devices,
     UnsuitableDevices,
 )
@@ -156,7 +156,7 @@ def test_groups_are_counted_per_model() -> None:
 def test_numbers_are_positions_in_cuda_visible_devices() -> None:
     pool = Devices(visible_devices(HOST, f"{D},{B},{A}"))
     assert pool.count == 3
-    assert pool.for_model("gpu", [0], 0).next() == Assignment(0, D, (Device(D, 3),))
+    assert pool.for_model("gpu", [0], 0).next() == DeviceAssignment(0, D, (Device(D, 3),))
     assert pool.for_model("gpu", None, 2).next().visible == f"{D},{B}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchserve_py.core.workers import listener as module
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.core.workers.listener import WorkerListener
 from ts.protocol.frames import encode
 from ts.protocol.messages import HELLO, Hello
@@ -24,7 +24,7 @@ class Owner:
         self.channels: asyncio.Queue[str] = asyncio.Queue()
         self.messages: asyncio.Queue[list[Any]] = asyncio.Queue()
 
-    def connected(self, connection: Connection, hello: Hello) -> None:
+    def connected(self, connection: WorkerConnection, hello: Hello) -> None:
         connection.on_message = lambda _, message: self.messages.put_nowait(message)
         connection.on_close = lambda _, reason: None
         self.channels.put_nowait(hello["channel"])
@@ -92,10 +92,10 @@ async def test_strangers_are_turned_away(listener: WorkerListener, owner: Owner,
 
 
 async def test_which_process_a_worker_is_the_kernel_tells(listener: WorkerListener) -> None:
-    connections: asyncio.Queue[Connection] = asyncio.Queue()
+    connections: asyncio.Queue[WorkerConnection] = asyncio.Queue()
 
     class Notes:
-        def connected(self, connection: Connection, hello: Hello) -> None:
+        def connected(self, connection: WorkerConnection, hello: Hello) -> None:
             connection.on_close = lambda _, reason: None
             connections.put_nowait(connection)
 

@@ -10,7 +10,7 @@ import pytest
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.workers import restarts
 from torchserve_py.core.workers.lifecycle import WorkerState
-from torchserve_py.core.workers.pool import Place, WorkerPool
+from torchserve_py.core.workers.pool import PoolPlace, WorkerPool
 from torchserve_py.core.workers.startup import WorkerFailed
 from torchserve_py.core.workers.worker import Worker, WorkerEvents
 
@@ -21,7 +21,7 @@ class FakeWorker:
     pid = 1
     gpu_index = None
 
-    def __init__(self, place: Place, loading: asyncio.Event, broken: asyncio.Event) -> None:
+    def __init__(self, place: PoolPlace, loading: asyncio.Event, broken: asyncio.Event) -> None:
         self.loading = loading
         self.broken = broken
         self.id = place.worker_id
@@ -88,7 +88,7 @@ class Pool:
             on_demand=on_demand,
         )
 
-    def _new_place(self, place: Place) -> Callable[[], Worker]:
+    def _new_place(self, place: PoolPlace) -> Callable[[], Worker]:
         self.places.append((place.worker_id, place.index, place.count))
         return lambda: cast("Worker", FakeWorker(place, self.loading, self.broken))
 

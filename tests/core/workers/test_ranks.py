@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.core.workers.worker import Ranks
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
@@ -27,7 +27,7 @@ class FakeConnection:
 
 def attach(ranks: Ranks, rank: int, channel: str = JOBS_CHANNEL) -> FakeConnection:
     connection = FakeConnection(100 + rank)
-    ranks.attach(cast("Connection", connection), Hello(token="", channel=channel, rank=rank))
+    ranks.attach(cast("WorkerConnection", connection), Hello(token="", channel=channel, rank=rank))
     return connection
 
 
@@ -80,11 +80,11 @@ def test_the_process_that_has_not_answered_a_ping_for_longest_counts() -> None:
     assert ranks.silence(10.0) == 0.0, "nobody was pinged"
     ranks.ping([b"ping"], 10.0)
     assert [heartbeat.sent for heartbeat in heartbeats] == [[b"ping"], [b"ping"]]
-    ranks.heard(cast("Connection", heartbeats[0]))
+    ranks.heard(cast("WorkerConnection", heartbeats[0]))
     assert ranks.silence(15.0) == 5.0
     ranks.ping([b"ping"], 16.0)
     assert ranks.silence(18.0) == 8.0
-    ranks.heard(cast("Connection", heartbeats[1]))
+    ranks.heard(cast("WorkerConnection", heartbeats[1]))
     assert ranks.silence(18.0) == 2.0
-    ranks.heard(cast("Connection", heartbeats[0]))
+    ranks.heard(cast("WorkerConnection", heartbeats[0]))
     assert ranks.silence(100.0) == 0.0, "nobody was pinged since"

@@ -7,7 +7,7 @@ import pytest
 from tests.fleet.memory_budget.shared_budget import BudgetOf
 
 from torchserve_py.fleet.memory_budget import memory_room as module
-from torchserve_py.fleet.memory_budget.worker_memory import Memory
+from torchserve_py.fleet.memory_budget.worker_memory import WorkerMemory
 
 
 @pytest.fixture
@@ -17,11 +17,11 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Budge
 
         def measured(
             pids: Sequence[int], loaded: Sequence[int], *, gpus: bool
-        ) -> tuple[dict[int, Memory], dict[int, int]]:
+        ) -> tuple[dict[int, WorkerMemory], dict[int, int]]:
             budget.settled |= budget.loaded.intersection(pids)
             budget.loaded.update(loaded)
             found = {pid: budget.memory.get(pid, 1) for pid in pids}
-            return {pid: Memory(size, size) for pid, size in found.items()}, found if gpus else {}
+            return {pid: WorkerMemory(size, size) for pid, size in found.items()}, found if gpus else {}
 
         monkeypatch.setattr(module, "_measured", measured)
         return budget

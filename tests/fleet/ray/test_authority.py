@@ -11,11 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from torchserve_py.core.workers import listener as module
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.fleet.ray.authority import Authority
-from ts.connection.frontend_connection import Connection as WorkerConnection
-from ts.connection.frontend_connection import FrontendGone
+from ts.connection.frontend_connection import FrontendConnection, FrontendGone
 from ts.connection.worker_socket import tls_address
 from ts.protocol.messages import JOBS_CHANNEL, Hello
 
@@ -28,9 +27,9 @@ class Owner:
     def __init__(self) -> None:
         self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self.messages = asyncio.Queue[list[Any]]()
-        self.connection: Connection | None = None
+        self.connection: WorkerConnection | None = None
 
-    def connected(self, connection: Connection, hello: Hello) -> None:
+    def connected(self, connection: WorkerConnection, hello: Hello) -> None:
         connection.limit_frames(2**24, 1000)
         connection.on_message = lambda _, message: self.messages.put_nowait(message)
         self.connection = connection
@@ -65,7 +64,7 @@ async def test_a_worker_is_who_its_certificate_says(tmp_path: Path) -> None:
     token, others = listener.expect(owner), listener.expect(other)
     address = tls_address("127.0.0.1", port, worker_files(tmp_path / "w", authority, authority, token))
     # It says that it is the other one.
-    worker = await asyncio.to_thread(WorkerConnection, address, JOBS_CHANNEL, others)
+    worker = await asyncio.to_thread(FrontendConnection, address, JOBS_CHANNEL, others)
     hello = await asyncio.wait_for(owner.hello, DEADLINE)
     assert (hello["token"], other.hello.done()) == (token, False)
     large = ["large", b"x" * 3_000_000, "end"]
@@ -89,7 +88,7 @@ async def test_who_is_not_expected_is_not_let_in(tmp_path: Path, who: str) -> No
 
     def come() -> str:
         try:
-            worker = WorkerConnection(tls_address("127.0.0.1", port, files), JOBS_CHANNEL, token)
+            worker = FrontendConnection(tls_address("127.0.0.1", port, files), JOBS_CHANNEL, token)
             return f"got {worker.receive(wait=True)}"
         except (FrontendGone, OSError):
             return "refused"
@@ -104,7 +103,7 @@ async def test_a_worker_talks_to_its_own_server_only(tmp_path: Path) -> None:
     listener, port = await listening(tmp_path, authority)
     files = worker_files(tmp_path / "w", authority, Authority(), listener.expect(Owner()))
     with pytest.raises(ssl.SSLCertVerificationError):
-        await asyncio.to_thread(WorkerConnection, tls_address("127.0.0.1", port, files), JOBS_CHANNEL, "")
+        await asyncio.to_thread(FrontendConnection, tls_address("127.0.0.1", port, files), JOBS_CHANNEL, "")
     await listener.close()
 
 
@@ -124,7 +123,7 @@ async def test_who_stalls_the_handshake_makes_room_and_keeps_no_worker_out(
         for reader, _ in streams[:40]:
             assert await reader.read() == b""
     files = worker_files(tmp_path / "worker", authority, authority, listener.expect(owner))
-    worker = asyncio.to_thread(WorkerConnection, tls_address("127.0.0.1", port, files), JOBS_CHANNEL, "", 0)
+    worker = asyncio.to_thread(FrontendConnection, tls_address("127.0.0.1", port, files), JOBS_CHANNEL, "", 0)
     connecting = asyncio.create_task(worker)
     async with asyncio.timeout(DEADLINE):
         assert (await owner.hello)["channel"] == JOBS_CHANNEL

@@ -5,7 +5,7 @@ from typing import cast
 
 from tests.core.workers.test_after_a_freeze import LIMIT, standstill
 
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.core.workers.process import WorkerProcess
 from torchserve_py.fleet.ray.ray_calls import RayCalls
 
@@ -24,8 +24,8 @@ class Ray:
 async def test_the_process_that_belongs_to_a_ray_cluster_may_still_answer() -> None:
     ray = Ray()
     calls = RayCalls(cast("WorkerProcess", ray))
-    calls._connection = cast("Connection", ray)
+    calls._connection = cast("WorkerConnection", ray)
     call = asyncio.ensure_future(calls.call("look", limit=LIMIT))
     await standstill()
-    calls._answered(cast("Connection", ray), ["result", 0, True])
+    calls._answered(cast("WorkerConnection", ray), ["result", 0, True])
     assert await call is True

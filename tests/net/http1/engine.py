@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchserve_py.net.http1.errors import BodyMalformed, BodyTooLarge
-from torchserve_py.net.http1.http_connection import HttpConnection, Limits
+from torchserve_py.net.http1.http_connection import HttpConnection, HttpLimits
 from torchserve_py.net.http1.http_server import HttpServer
 from torchserve_py.net.http1.request import Request, header_line
 from torchserve_py.net.request_budget import NoRoomError
 
 MAX_BODY = 100_000
-LIMITS = Limits(head_seconds=1000, stall_seconds=1000, idle_seconds=1000, linger_seconds=1000)
+LIMITS = HttpLimits(head_seconds=1000, stall_seconds=1000, idle_seconds=1000, linger_seconds=1000)
 
 
 class FakeTransport(asyncio.Transport):
@@ -122,7 +122,7 @@ class Echo:
 class Talk:
     """One connection to an `Echo`, and what it has answered."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: HttpLimits = LIMITS) -> None:
         self.application = Echo()
         self.server = HttpServer(self.application, limits)
         self.transport = FakeTransport()

@@ -8,8 +8,8 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_parser import HttpRequestParser
 from aiohttp.web_protocol import RequestPayloadError
 
-from torchserve_py.net.http1.errors import BadMessage
-from torchserve_py.net.http1.parser import MAX_HEADER, MAX_REQUEST_LINE, Head, RequestParser
+from torchserve_py.net.http1.errors import BadHttpMessage
+from torchserve_py.net.http1.parser import MAX_HEADER, MAX_REQUEST_LINE, HttpHead, RequestParser
 
 _BUFFER = 1 << 16
 
@@ -17,7 +17,7 @@ _BUFFER = 1 << 16
 class Parsed(NamedTuple):
     """A request that is complete."""
 
-    head: Head
+    head: HttpHead
     body: bytes
 
 
@@ -27,15 +27,15 @@ class Taken:
     def __init__(self) -> None:
         self.requests: list[Parsed] = []
         #: The request whose body is arriving.
-        self.begun: Head | None = None
+        self.begun: HttpHead | None = None
         self.body = b""
         self.error = ""
         self.rest: bytes | None = None
 
-    def new_head(self) -> Head:
-        return Head()
+    def new_head(self) -> HttpHead:
+        return HttpHead()
 
-    def on_head(self, head: Head) -> None:
+    def on_head(self, head: HttpHead) -> None:
         self.begun = head
         self.body = b""
 
@@ -59,7 +59,7 @@ def parse(*reads: bytes) -> Taken:
                 continue
             parser.feed(data)
             taken.rest = parser.rest
-    except BadMessage as error:
+    except BadHttpMessage as error:
         taken.error = str(error)
     return taken
 
@@ -78,7 +78,7 @@ def parse_alike(data: bytes) -> list[Parsed]:
                 start = end
             if parser.rest is not None or (taken.requests and not taken.requests[-1].head.keep_alive):
                 break
-    except BadMessage:
+    except BadHttpMessage:
         pass
     return taken.requests
 

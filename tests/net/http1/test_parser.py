@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.net.http1.parsed_twice import Parsed, parse, parse_alike
 
-from torchserve_py.net.http1.parser import MAX_HEAD, MAX_HEADER, Head
+from torchserve_py.net.http1.parser import MAX_HEAD, MAX_HEADER, HttpHead
 
 CURL = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n"
@@ -300,5 +300,5 @@ def test_reads_make_no_difference(data: bytes, cuts: list[int]) -> None:
 
 
 def _seen(request: Parsed) -> tuple[object, ...]:
-    fields = {name: getattr(request.head, name) for name in Head.__slots__}
+    fields = {name: getattr(request.head, name) for name in HttpHead.__slots__}
     return ({**fields, "headers": dict(request.head.headers)}, request.body)

@@ -12,10 +12,10 @@ from tests.net.http2.raw_client import RawClient
 from torchserve_py.net.admission import Admission
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.grpc_server import GrpcServer
-from torchserve_py.net.http2.rpc import LaterReply, Limits, Method, Rpc
+from torchserve_py.net.http2.rpc import LaterReply, Rpc, RpcLimits, RpcMethod
 
 SERVICE = "test.Service"
-LIMITS = Limits(streams=100)
+LIMITS = RpcLimits(streams=100)
 MESSAGE_SIZE = 4 << 20
 
 
@@ -123,7 +123,7 @@ class _Later(LaterReply):
             self._answer()
 
 
-def served(methods: Methods, limit: MessageLimit) -> dict[str, Method]:
+def served(methods: Methods, limit: MessageLimit) -> dict[str, RpcMethod]:
     """The methods by path."""
     unary = {
         "Echo": methods.echo,
@@ -137,8 +137,8 @@ def served(methods: Methods, limit: MessageLimit) -> dict[str, Method]:
     }
     of_streams = {"Talk": methods.talk, "Total": methods.total}
     return {
-        **{f"/{SERVICE}/{name}": Method(serve, limit) for name, serve in unary.items()},
-        **{f"/{SERVICE}/{name}": Method(serve, limit, takes_stream=True) for name, serve in of_streams.items()},
+        **{f"/{SERVICE}/{name}": RpcMethod(serve, limit) for name, serve in unary.items()},
+        **{f"/{SERVICE}/{name}": RpcMethod(serve, limit, takes_stream=True) for name, serve in of_streams.items()},
     }
 
 
@@ -162,10 +162,10 @@ class Running:
 
 
 async def start(
-    limits: Limits = LIMITS,
+    limits: RpcLimits = LIMITS,
     admission: Admission | None = None,
     message_size: int = MESSAGE_SIZE,
-    **more: Method,
+    **more: RpcMethod,
 ) -> Running:
     """A server, with these methods besides the usual ones."""
     methods = Methods()

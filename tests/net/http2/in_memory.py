@@ -8,7 +8,7 @@ from torchserve_py.net.http2 import frames
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.grpc_server import GrpcServer
 from torchserve_py.net.http2.http2_connection import Http2Connection
-from torchserve_py.net.http2.rpc import Limits, Method
+from torchserve_py.net.http2.rpc import RpcLimits, RpcMethod
 from torchserve_py.net.request_budget import RequestBudget
 from torchserve_py.net.unread import UnreadOfAll
 
@@ -64,12 +64,12 @@ async def _many(request: bytes, context: Any) -> None:
         await context.write(request)
 
 
-def _methods() -> dict[str, Method]:
+def _methods() -> dict[str, RpcMethod]:
     limit = MessageLimit(1 << 20, "a test sets")
     return {
-        "/test.Service/Echo": Method(_echo, limit),
-        "/test.Service/Talk": Method(_talk, limit, takes_stream=True),
-        "/test.Service/Many": Method(_many, limit),
+        "/test.Service/Echo": RpcMethod(_echo, limit),
+        "/test.Service/Talk": RpcMethod(_talk, limit, takes_stream=True),
+        "/test.Service/Many": RpcMethod(_many, limit),
     }
 
 
@@ -77,7 +77,7 @@ class InMemory:
     """A server's end of one connection, which has begun."""
 
     def __init__(self, budget: int = 1 << 20, unread: int = 1 << 20) -> None:
-        self.server = GrpcServer(_methods(), Limits(20, 1000.0), budget=RequestBudget(budget))
+        self.server = GrpcServer(_methods(), RpcLimits(20, 1000.0), budget=RequestBudget(budget))
         self.server.unread = UnreadOfAll(unread, unread)
         self.transport = Transport()
         self.connection = Http2Connection(self.server)

@@ -17,7 +17,7 @@ from tests.net.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.net.http2 import frames, http2_connection
 from torchserve_py.net.http2.frames import ErrorCode
-from torchserve_py.net.http2.rpc import Method
+from torchserve_py.net.http2.rpc import RpcMethod
 
 LARGE = struct.pack(">BI", 0, 65_536) + bytes(65_536)
 
@@ -261,7 +261,7 @@ async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_can
                 pass
         return b""
 
-    running = await start(Stubborn=Method(stubborn, limit_of(100)))
+    running = await start(Stubborn=RpcMethod(stubborn, limit_of(100)))
     async with running.channel() as channel:
         call = asyncio.ensure_future(channel.unary_unary("/test.Service/Stubborn")(b""))
         await asyncio.to_thread(entered.wait, 20)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.net.http2.conftest import SERVICE, Running, limit_of, start
 
 from torchserve_py.net.decompression import Decompressor
-from torchserve_py.net.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
-from torchserve_py.net.http2.rpc import CALL_COST, Method
+from torchserve_py.net.http2.grpc_messages import PREFIX, BadGrpcMessage, Compressed, MessageReader, decompressed
+from torchserve_py.net.http2.rpc import CALL_COST, RpcMethod
 from torchserve_py.net.request_budget import RequestBudget
 
 SMALL = 1000
@@ -25,7 +25,7 @@ PATHS = tuple(f"/{SERVICE}/{method}" for method in ("Echo", "Talk", "Wait", "Sma
 @pytest.fixture
 async def generous() -> AsyncIterator[Running]:
     """A server whose methods take messages of 400,000 bytes, and two of them at a time; but for the last of `PATHS`."""
-    each = await start(message_size=400_000, Small=Method(lambda request, call: request, limit_of(SMALL)))
+    each = await start(message_size=400_000, Small=RpcMethod(lambda request, call: request, limit_of(SMALL)))
     each.server.budget.room = 800_000
     yield each
     await each.server.stop(0)
@@ -131,7 +131,7 @@ def test_what_arrives_is_held_until_it_is_released(sizes: list[int], pieces: lis
 async def test_a_few_bytes_that_become_very_many() -> None:
     budget, limit = RequestBudget(50_000_000), limit_of(2**31 - 1)
     reader = MessageReader(limit, budget)
-    with pytest.raises(BadMessage, match="no room") as error:
+    with pytest.raises(BadGrpcMessage, match="no room") as error:
         await decompressed(Decompressor(), Compressed(zlib.compress(bytes(200_000_000))), "deflate", limit, reader)
     assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
     assert budget.held <= 50_000_000
@@ -147,9 +147,9 @@ async def test_messages_of_any_size_are_decompressed_and_cut_short_ones_refused(
     for content in (plain, bytes(size)):
         packed = zlib.compress(content)
         assert await decompressed(Decompressor(), Compressed(packed), "deflate", limit, reader) == content
-        with pytest.raises(BadMessage, match="cut short"):
+        with pytest.raises(BadGrpcMessage, match="cut short"):
             await decompressed(Decompressor(), Compressed(packed[:-1]), "deflate", limit, reader)
-    with pytest.raises(BadMessage, match="larger than max"):
+    with pytest.raises(BadGrpcMessage, match="larger than max"):
         await decompressed(Decompressor(), Compressed(zlib.compress(plain + b"x")), "deflate", limit, reader)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.ops.log_files.log_files import TIME, configure, lines, restored_loggers, text_of, write
 
-from torchserve_py.base.logs.line_logs import Batch, LineLog
+from torchserve_py.base.logs.line_logs import LineBatch, LineLog
 from torchserve_py.ops.log_files import handlers, log_thread
 from torchserve_py.ops.log_files.handlers import Console, InThread
 from torchserve_py.ops.log_files.log_thread import wait_until_written
@@ -145,7 +145,7 @@ def test_lines_that_nobody_reads_are_dropped_and_hold_nothing_up(caplog: pytest.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
         console = Console(stream, 0.5)
-        batch = Batch([(0.0, "x" * 100)] * 1000, text_of, lambda _: {})
+        batch = LineBatch([(0.0, "x" * 100)] * 1000, text_of, lambda _: {})
         for _ in range(10):
             console.emit(logging.LogRecord("ACCESS_LOG", logging.INFO, "", 0, batch, (), None))
         stream.write("of the server itself\n")  # finds room

@@ -9,7 +9,7 @@ from torchserve_py.base.metrics.catalog import HOST_GAUGES
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.serving.usage import Usage
 from torchserve_py.ops.system_metrics.system import SystemMetrics
-from torchserve_py.ops.system_metrics.system_command import Reading, SystemCommand, parse_line
+from torchserve_py.ops.system_metrics.system_command import HostReading, SystemCommand, parse_line
 
 
 @pytest.mark.parametrize(
@@ -17,19 +17,19 @@ from torchserve_py.ops.system_metrics.system_command import Reading, SystemComma
     [
         (
             "CPUUtilization.Percent:12.5|#Level:Host|#hostname:box,1646686978",
-            Reading("CPUUtilization", ("Host",), 12.5, "box"),
+            HostReading("CPUUtilization", ("Host",), 12.5, "box"),
         ),
         (
             "[METRICS]GPU.Percent:1e2|#Level:Host,DeviceId:0|#type:GAUGE|#hostname:box,1,some-id",
-            Reading("GPU", ("Host", "0"), 100, "box"),
+            HostReading("GPU", ("Host", "0"), 100, "box"),
         ),
-        ("A.b:-1|#|#hostname:box,1", Reading("A", (), -1, "box")),
-        ("A.b:1|#Path:a:b,Level:Host|#hostname:box,1", Reading("A", ("Host",), 1, "box")),
+        ("A.b:-1|#|#hostname:box,1", HostReading("A", (), -1, "box")),
+        ("A.b:1|#Path:a:b,Level:Host|#hostname:box,1", HostReading("A", ("Host",), 1, "box")),
         ("A.b:many|#|#hostname:box,1", None),
         ("Collecting", None),
     ],
 )
-def test_lines(line: str, reading: Reading | None) -> None:
+def test_lines(line: str, reading: HostReading | None) -> None:
     assert parse_line(line) == reading
 
 

@@ -13,7 +13,7 @@ from tests.sequences.redis.redis_store_steps import acquire, do, open_store, ste
 from ts.protocol.boot_clock import boot_time
 from ts.sequences.redis import redis_clock
 from ts.sequences.redis.redis_clock import RedisClock
-from ts.sequences.steps.stores.store import Held
+from ts.sequences.steps.stores.store import HeldElsewhere
 
 redis = pytest.importorskip("redis")
 DAY = 86_400.0
@@ -82,7 +82,7 @@ def test_a_clock_that_was_set_back_prolongs_no_lease(redis_server: RedisServer) 
     do(mine, "s", "one")
     with redis.Redis.from_url(redis_server.url) as operator:
         shift(operator, model, DAY)
-        assert acquire(other, "s").refusal == Held()
+        assert acquire(other, "s").refusal == HeldElsewhere()
         left = int(operator.hget(f"tsq:{{{model}}}:s", "until")) / 1000 - operator.time()[0]
         assert left <= 11
     for store in (mine, other):
@@ -103,7 +103,7 @@ def test_a_clock_that_was_set_forward_ends_no_lease_and_expires_no_sequence(
                 monkeypatch.setattr(clock, "_low", clock._low - 3600)
                 monkeypatch.setattr(clock, "_high", clock._high - 3600)
         shift(operator, model, -3600)
-        assert acquire(other, "s").refusal == Held()
+        assert acquire(other, "s").refusal == HeldElsewhere()
         acquired = acquire(same, "s")  # by its own server, which knows that it has just been used
         assert acquired.state == b"state one"
         same.release([(acquired.lease, boot_time() + 30)])

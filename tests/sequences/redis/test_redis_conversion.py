@@ -14,7 +14,7 @@ from tests.sequences.redis.redis_store_steps import acquire, do, open_store, ste
 
 from ts.protocol.messages import ENDED
 from ts.sequences.steps.record import digest_of
-from ts.sequences.steps.stores.store import IDLE, Held
+from ts.sequences.steps.stores.store import IDLE, HeldElsewhere
 
 redis = pytest.importorskip("redis")
 
@@ -98,7 +98,7 @@ def test_what_has_ended_or_expired_or_was_put_aside_stays_so(redis_server: Redis
     assert take(store, "ended").record.closed == ENDED
     assert take(store, "expired").record.closed == IDLE
     assert acquire(store, "aside", active_since={"aside": -1e9}).state == b"state 6"
-    assert acquire(store, "held").refusal == Held()
+    assert acquire(store, "held").refusal == HeldElsewhere()
     assert not take(store, "not begun").record.has_begun
     for name in (":ended", ":aside", "state:aside"):
         assert 0 < earlier.client.pttl(f"tsq:{{{earlier.model}}}{name}") <= 2 * HOUR + 24 * HOUR

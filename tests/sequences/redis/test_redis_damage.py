@@ -17,7 +17,7 @@ from ts.protocol.boot_clock import boot_time
 from ts.sequences.redis.redis_maintenance import RedisMaintenance
 from ts.sequences.redis.redis_store import RedisStore
 from ts.sequences.steps.record import Damaged, seal
-from ts.sequences.steps.stores.store import Held, StoreError, Unreadable
+from ts.sequences.steps.stores.store import HeldElsewhere, StoreError, Unreadable
 
 redis = pytest.importorskip("redis")
 
@@ -195,7 +195,7 @@ def test_whatever_is_in_redis_a_repair_makes_it_readable(
         maintenance.close()
         assert not any(each.problems for each in again), (number, found, again)
         acquired = acquire(store, "s")
-        assert acquired.refusal in {None, Held()}, (number, found, again, acquired)
+        assert acquired.refusal in {None, HeldElsewhere()}, (number, found, again, acquired)
         assert readable or not found or found[0].problems, (number, found)
 
 

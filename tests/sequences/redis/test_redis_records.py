@@ -17,7 +17,7 @@ from ts.protocol.messages import ENDED
 from ts.sequences.redis.redis_store import RedisStore
 from ts.sequences.steps.record import digest_of
 from ts.sequences.steps.server_identity import server_identity
-from ts.sequences.steps.stores.store import IDLE, Held, OtherVersion, TooLarge, Unreadable
+from ts.sequences.steps.stores.store import IDLE, HeldElsewhere, OtherVersion, TooLarge, Unreadable
 
 redis = pytest.importorskip("redis")
 Open = Callable[..., RedisStore]
@@ -51,7 +51,7 @@ def operator(redis_server: RedisServer) -> Iterator[Any]:
 def test_another_server_continues_what_was_released(opened: Open) -> None:
     mine, other = opened(), opened(owner="b/2/2")
     lease = do(mine, "s", "one", "two", "three", "four")
-    assert acquire(other, "s")[:3] == (None, None, Held())
+    assert acquire(other, "s")[:3] == (None, None, HeldElsewhere())
     mine.release([(lease, boot_time() + 60)])
     acquired = acquire(other, "s")
     assert acquired.lease is not None
@@ -167,7 +167,7 @@ def test_ids_need_not_be_valid_text(opened: Open) -> None:
     store, other = opened(), opened(owner="b/2/2")
     do(store, "s\udc80", "one", "\udcff")
     assert store.find("s\udc80", 1, 2) is not None
-    assert acquire(other, "s\udc80").refusal == Held()
+    assert acquire(other, "s\udc80").refusal == HeldElsewhere()
     record = take(store, "s\udc80").record
     assert [each.request_id for each in (record.kept or {}).values()] == ["one", "\udcff"]
 
@@ -223,7 +223,7 @@ def test_the_lease_of_a_server_that_is_gone_is_taken_at_once(opened: Open) -> No
     do(opened(owner="c/3/3"), "u", "one")
     acquired = other.acquire(["s", "u", "t", "v"])
     assert [each.state for each in acquired] == [b"state one", None, b"state one", None]
-    assert [each.refusal for each in acquired] == [None, Held(), None, None]
+    assert [each.refusal for each in acquired] == [None, HeldElsewhere(), None, None]
 
 
 def test_a_lease_that_nobody_renews_runs_out(opened: Open) -> None:

@@ -18,7 +18,7 @@ from tests.sequences.redis.redis_store_steps import acquire, do, open_store, tak
 
 from ts.jobs.sequence_steps import StoreReports
 from ts.sequences.redis import redis_watch
-from ts.sequences.steps.stores.store import Held, OtherVersion
+from ts.sequences.steps.stores.store import HeldElsewhere, OtherVersion
 
 redis = pytest.importorskip("redis")
 
@@ -60,7 +60,7 @@ def until_heard(listening: Listening, other: Any, sequence_id: str) -> None:
     """Ask for a sequence until its holder has heard of that."""
     end = time.monotonic() + DEADLINE
     while sequence_id not in listening.heard:
-        assert acquire(other, sequence_id).refusal == Held()
+        assert acquire(other, sequence_id).refusal == HeldElsewhere()
         assert time.monotonic() < end, "nothing was heard"
 
 

@@ -15,7 +15,7 @@ from ts.sequences.sqlite import file_clock, file_presence, file_sweep, sqlite_fi
 from ts.sequences.sqlite import file_store as file
 from ts.sequences.sqlite.file_store import FileStore
 from ts.sequences.steps.record import digest_of
-from ts.sequences.steps.stores.store import IDLE, Acquired, Held, OtherVersion, StoreError
+from ts.sequences.steps.stores.store import IDLE, Acquired, HeldElsewhere, OtherVersion, StoreError
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ def test_a_moment_that_a_wall_clock_sets_changes_nothing(path: Path, monkeypatch
     run(store, "s", b"state")
     for shift in (-10_000_000, 10_000_000):
         monkeypatch.setattr("time.time", lambda shift=shift: 1.8e9 + shift)
-        assert other.acquire(["s"]) == [Acquired(None, None, Held())]
+        assert other.acquire(["s"]) == [Acquired(None, None, HeldElsewhere())]
         store.sweep()
         assert state_of(store, "s") == b"state"
 

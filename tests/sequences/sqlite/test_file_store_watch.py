@@ -15,7 +15,7 @@ from tests.sequences.sqlite.file_stores import lease_on, open_store, rows, run
 from ts.jobs.sequence_steps import StoreReports
 from ts.sequences.sqlite import file_acquisition
 from ts.sequences.sqlite.file_store import FileStore
-from ts.sequences.steps.stores.store import Acquired, Held, OtherVersion, StoreError, Watch
+from ts.sequences.steps.stores.store import Acquired, HeldElsewhere, OtherVersion, StoreError, Watch
 
 DEADLINE = 60.0
 
@@ -80,7 +80,7 @@ def test_the_size_of_the_file_is_reported_once_a_minute(path: Path) -> None:
 
 
 def held(store: FileStore, ids: Sequence[str]) -> None:
-    assert store.acquire(ids) == [Acquired(None, None, Held())] * len(ids)
+    assert store.acquire(ids) == [Acquired(None, None, HeldElsewhere())] * len(ids)
 
 
 def test_the_holder_hears_what_is_wanted_in_all_of_its_workers(

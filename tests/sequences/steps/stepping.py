@@ -6,7 +6,7 @@ from typing import Any
 from tests.unit.ts.frontend_stub import Worker, row
 
 from ts.protocol.boot_clock import boot_time
-from ts.protocol.messages import EndedSequence, History
+from ts.protocol.messages import EndedSequence, StepHistory
 from ts.sequences.steps.record import unpack_head
 from ts.sequences.steps.stores.maintenance import Examined, Maintenance, StoredSequence
 from ts.sequences.steps.stores.sequence_rewind import rewind
@@ -111,7 +111,7 @@ def close(worker: Worker, **reasons: str) -> None:
 
 def admit(worker: Worker, row: list[Any], active_since: float) -> Any:
     """What a step is told whose sequence the server knows to be active since that moment."""
-    worker.admit_frame([row], {row[0]: History(active_since, False, "")})
+    worker.admit_frame([row], {row[0]: StepHistory(active_since, False, "")})
     worker.runtime.step()
     return told(worker, row)
 

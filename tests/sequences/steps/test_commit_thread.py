@@ -9,7 +9,7 @@ from tests.sequences.steps.stepping import TOTAL, Make, close, step
 from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, FrontendStub, Worker
 
 from ts.connection.frontend_connection import FrontendGone
-from ts.protocol.messages import History
+from ts.protocol.messages import StepHistory
 from ts.sequences.steps.commit_thread import CommitOverlap, CommitThread
 from ts.sequences.steps.stores.store import StoreError
 
@@ -209,7 +209,7 @@ def test_a_handler_hears_of_the_end_of_a_sequence_once_a_step_that_failed_is_rol
 def test_what_became_of_a_step_is_told_after_a_commit_that_was_under_way_not_before_it(held: Any) -> None:
     worker, go = held()
     admit(worker, step("j2", "s", "1"))
-    worker.admit_frame([step("k2", "t", "1")], {"k2": History(0.0, True, "worker_died")})
+    worker.admit_frame([step("k2", "t", "1")], {"k2": StepHistory(0.0, True, "worker_died")})
     worker.runtime.step()
     steps: Any = worker.service.steps
     take = steps._holdings.take

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.sequences.steps.stepping import step
 from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, load_message
 
-from ts.protocol.messages import EndedSequence, History, InferFrame
+from ts.protocol.messages import EndedSequence, InferFrame, StepHistory
 from ts.runtime.loader import load_service
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.sequence.encoding import StateEncoding
@@ -300,7 +300,7 @@ class Worker:
         for row in rows:
             if not again:
                 self._world.unanswered[row[0]].append(number)
-        self.runtime.admit(InferFrame(rows, dict.fromkeys(sent_before, History(-math.inf, True, ask)), None))
+        self.runtime.admit(InferFrame(rows, dict.fromkeys(sent_before, StepHistory(-math.inf, True, ask)), None))
         self.runtime.step()
 
     def rest(self) -> None:

@@ -6,13 +6,13 @@ import pytest
 from tests.sequences.steps.stepping import Make, answered, step, told
 from tests.unit.ts.frontend_stub import Worker
 
-from ts.protocol.messages import History
+from ts.protocol.messages import StepHistory
 from ts.sequences.steps.stores.maintenance import Maintenance
 from ts.sequences.steps.stores.store import ENDS_WORKERS
 
 DAMAGED = (500, "state_damaged")
-RUNS_AGAIN = History(0.0, was_sent=True, asks_after="")
-ASKS = History(0.0, was_sent=True, asks_after="worker_died")
+RUNS_AGAIN = StepHistory(0.0, was_sent=True, asks_after="")
+ASKS = StepHistory(0.0, was_sent=True, asks_after="worker_died")
 
 #: A sum, a body that is no number fails the step. What reads a state follows.
 _SUM = """
@@ -61,7 +61,7 @@ def sources(request: pytest.FixtureRequest, durable_worker: Make) -> tuple[str, 
     return reads, dies
 
 
-def deliver(worker: Worker, history: History, body: str = "1") -> object:
+def deliver(worker: Worker, history: StepHistory, body: str = "1") -> object:
     """What the step after the first one is told."""
     row = step("j1", "s", body)
     worker.admit_frame([row], {"j1": history})

@@ -17,7 +17,7 @@ import pytest
 from tests.sequences.steps.test_portable import SOUND
 
 from torchserve_py.endpoints.sequences import MAX_ID_LENGTH, MAX_TOKEN_LENGTH
-from ts.sequences.steps.record import Damaged, Head, SequenceRecord, digest_of, seal, unpack_head
+from ts.sequences.steps.record import Damaged, RecordHead, SequenceRecord, digest_of, seal, unpack_head
 from ts.sequences.steps.step import Step, answer_of
 from ts.sequences.steps.stores import soundness
 from ts.sequences.steps.stores.maintenance import StoredSequence
@@ -185,7 +185,7 @@ def hostile(chance: random.Random) -> bytes:
     for _ in range(1 + chance.randrange(3)):
         where = chance.randrange(4)
         if where == 0:
-            piece["head"] = head_of(**{chance.choice(Head._fields): chance.choice(VALUES)})
+            piece["head"] = head_of(**{chance.choice(RecordHead._fields): chance.choice(VALUES)})
         elif where == 1:
             piece.pop(chance.choice([*piece]))
         else:

@@ -5,7 +5,7 @@ from tests.sequences.steps.conftest import EVERY_KIND
 from tests.sequences.steps.stepping import TOTAL, Make, answered, close, step, told
 
 from ts.protocol.boot_clock import boot_time
-from ts.protocol.messages import History
+from ts.protocol.messages import StepHistory
 
 
 def test_what_has_expired_is_begun_anew_with_the_same_request_ids(durable_worker: Make) -> None:
@@ -77,6 +77,6 @@ def test_a_client_may_ask_for_the_first_answer_of_a_sequence_that_has_ended(dura
         answered(first, step(f"j{number}", "s", "5", request_id=str(number), end=number == count))
     second = durable_worker(TOTAL)
     row = step("asks", "s", "", request_id="1")
-    second.admit_frame([row], {"asks": History(boot_time(), False, "not_applied")})
+    second.admit_frame([row], {"asks": StepHistory(boot_time(), False, "not_applied")})
     second.runtime.step()
     assert told(second, row) == "5"

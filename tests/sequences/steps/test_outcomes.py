@@ -8,7 +8,7 @@ from tests.sequences.steps.conftest import EVERY_KIND
 from tests.sequences.steps.stepping import TOTAL, Make, answered, close, step, told
 from tests.unit.ts.frontend_stub import Worker
 
-from ts.protocol.messages import History
+from ts.protocol.messages import StepHistory
 from ts.sequences.steps.stores.store import StoreError
 
 UNKNOWN = (503, "outcome_unknown")
@@ -20,7 +20,7 @@ ELSEWHERE = "another machine/1/1"
 
 def ask(worker: Worker, row: list[Any], cause: str = "response_timeout") -> Any:
     """What a step is told that is sent again only to ask."""
-    worker.admit_frame([row], {row[0]: History(0.0, True, cause)})
+    worker.admit_frame([row], {row[0]: StepHistory(0.0, True, cause)})
     worker.runtime.step()
     return told(worker, row)
 
@@ -155,7 +155,7 @@ def test_a_start_with_an_id_of_the_ended_sequence_is_not_told_the_old_answer_whi
     assert answered(elsewhere, step("j3", "s", "1", request_id="3", end=True)) == ["7"]
     store.acquire = fails
     again = step("j4", "s", body, request_id="1", start=starts)
-    successor.admit_frame([again], {"j4": History(0.0, True, "")})
+    successor.admit_frame([again], {"j4": StepHistory(0.0, True, "")})
     successor.runtime.step()
     assert told(successor, again) == UNKNOWN
     assert answered(successor, again) == [body]
@@ -197,7 +197,7 @@ def test_a_step_that_is_sent_again_is_not_told_that_nothing_was_done_while_the_s
 
     store.acquire = store.find = fails
     again = step("j1", "s", "5")
-    successor.admit_frame([again], {"j1": History(0.0, True, "")})
+    successor.admit_frame([again], {"j1": StepHistory(0.0, True, "")})
     successor.runtime.step()
     assert told(successor, again) == UNKNOWN
     assert answered(successor, step("j2", "s", "5")) == [NOT_STORED]

@@ -18,11 +18,11 @@ from ts.sequences.steps.rules import (
     Refuse,
     Repeat,
     Rules,
-    Run,
+    RunStep,
     judge,
 )
 
-BEGINS, RUNS = Run(True), Run(False)
+BEGINS, RUNS = RunStep(True), RunStep(False)
 KEPT = 3
 
 
@@ -178,7 +178,7 @@ def test_in_any_order_each_step_of_each_token_is_applied_once_and_in_order(order
         if isinstance(verdict, Repeat):
             assert applied[made.token][verdict.number - 1] == body
             assert (made.token, verdict.number) == (token, number)
-        elif isinstance(verdict, Run):
+        elif isinstance(verdict, RunStep):
             if verdict.begins:
                 assert number == 1 and token not in begun
                 begun.append(token)

@@ -4,7 +4,7 @@ import pytest
 from tests.sequences.steps.stepping import TOTAL, Make, answered, step, told
 from tests.unit.ts.frontend_stub import Worker
 
-from ts.protocol.messages import History
+from ts.protocol.messages import StepHistory
 
 UNREADABLE = (500, "handler_error")
 ELSEWHERE = "another machine/1/1"
@@ -68,7 +68,7 @@ def test_a_repeated_step_gets_its_kept_answer(worker: Worker) -> None:
 @pytest.mark.parametrize(("request_id", "said"), [("r", "5"), ("other", (500, "not_applied"))])
 def test_a_client_can_ask_for_a_kept_answer(worker: Worker, request_id: str, said: object) -> None:
     asked = step("j1", "s", "1", request_id=request_id)
-    worker.admit_frame([asked], {"j1": History(0.0, False, "not_applied")})
+    worker.admit_frame([asked], {"j1": StepHistory(0.0, False, "not_applied")})
     worker.runtime.step()
     assert told(worker, asked) == said
     assert answered(worker, step("j2", "s", "1")) == [UNREADABLE]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.endpoints.fake_serving import FakeModel, FakeServing, worker_status
 
-from torchserve_py.core.serving.serving import Change, ModelStatus
+from torchserve_py.core.serving.serving import ModelStatus, WorkerCountChange
 from torchserve_py.tools.console.timeline import MOST_EVENTS, Timeline
 
 
@@ -48,8 +48,8 @@ def test_what_differs_is_an_event() -> None:
 def test_why_the_number_of_workers_changed_is_an_event() -> None:
     model = FakeServing(registered=[FakeModel()]).models()[0]
     timeline = Timeline()
-    loaded = replace(status(), latest_change=Change(1.0, 0, 1, "1 request waits"))
-    evicted = replace(status(), latest_change=Change(2.0, 1, 0, "room for model b 1.0"))
+    loaded = replace(status(), latest_change=WorkerCountChange(1.0, 0, 1, "1 request waits"))
+    evicted = replace(status(), latest_change=WorkerCountChange(2.0, 1, 0, "room for model b 1.0"))
     for look in (status(), loaded, loaded, evicted):
         timeline.look(model, look, 1.0, is_default=False)
     assert texts(timeline, 1) == [

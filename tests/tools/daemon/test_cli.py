@@ -13,7 +13,7 @@ import pytest
 
 from torchserve_py.base.pid_file import PidFile
 from torchserve_py.cli import main
-from torchserve_py.tools.daemon.server_launcher import Launcher
+from torchserve_py.tools.daemon.server_launcher import ServerLauncher
 from torchserve_py.version import __version__
 
 DEADLINE = 60.0
@@ -75,7 +75,7 @@ def home(tmp_path, monkeypatch):
 
 
 def launch(home, *argv):
-    return Launcher(argv, module="fake_server", pid_path=home / "pid").run()
+    return ServerLauncher(argv, module="fake_server", pid_path=home / "pid").run()
 
 
 def start(home, *argv):
@@ -172,7 +172,7 @@ def test_an_address_that_is_taken_is_told_and_nothing_starts(home, capsys, setti
 
 
 def test_a_pid_file_that_cannot_be_written_leaves_no_server(home, capsys):
-    launcher = Launcher(["--model-store", "store"], module="fake_server", pid_path=home / "no_directory" / "pid")
+    launcher = ServerLauncher(["--model-store", "store"], module="fake_server", pid_path=home / "no_directory" / "pid")
     assert launcher.run() == 1
     assert "cannot be written" in capsys.readouterr().out
     children = [child.cmdline() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
@@ -404,4 +404,4 @@ def test_prefixes_of_flags_are_accepted(home):
 def test_the_pid_file_is_where_torchserve_keeps_it():
     import tempfile
 
-    assert Launcher([]).pid_path == Path(tempfile.gettempdir()) / ".model_server.pid"
+    assert ServerLauncher([]).pid_path == Path(tempfile.gettempdir()) / ".model_server.pid"

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from torchserve_py.core.models.worker_modules import ROW_READERS
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.continuous_batching.continuous import ContinuousHandler
 from ts.protocol.frames import FrameBuffer, encode
 from ts.protocol.messages import (
     NO_HISTORIES,
     Histories,
-    History,
     InferFrame,
     InferRow,
     SequenceNews,
+    StepHistory,
     decode_infer,
 )
 from ts.runtime.loader import load_service
@@ -142,9 +142,9 @@ class FrontendStub:
         #: The ids of the rows that workers got.
         self.sent: set[str] = set()
 
-    def connect(self) -> tuple[Connection, Peer]:
+    def connect(self) -> tuple[FrontendConnection, Peer]:
         """Return both ends of a connection whose hello is already read."""
-        connection = Connection(self.path, "jobs", "token")
+        connection = FrontendConnection(self.path, "jobs", "token")
         peer, _ = self.accept()
         return connection, peer
 
@@ -194,7 +194,7 @@ class Worker:
 
     def admit(self, *rows: InferRow) -> None:
         """Pass rows to the worker, with what a frontend knows of those that it has sent before."""
-        again = {row.job_id: History(-math.inf, True, "") for row in rows if row.job_id in self._frontend.sent}
+        again = {row.job_id: StepHistory(-math.inf, True, "") for row in rows if row.job_id in self._frontend.sent}
         self._frontend.sent.update(row.job_id for row in rows)
         self.admit_frame(rows, again)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ts.apis.open_inference.receive import receive
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 from ts.runtime.decoded_rows import read_row
 
@@ -43,5 +43,5 @@ def test_types_are_the_same_in_any_case() -> None:
 def test_binary_tensors_without_the_length_of_their_json_are_told_the_header() -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
     body = json.dumps({"inputs": [tensor]}).encode() + b"\0\0\x80?"
-    with pytest.raises(Failure, match="Inference-Header-Content-Length"):
+    with pytest.raises(RowFailure, match="Inference-Header-Content-Length"):
         receive(InferRow("a", [], "application/octet-stream", body, OPEN_INFERENCE_REST, False))

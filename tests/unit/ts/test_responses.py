@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.jobs.json_values import plain
 from ts.runtime.result_bodies import encode_body, error_status, failed_row
 
@@ -73,10 +73,10 @@ def test_arrays_of_every_library_are_lists() -> None:
 
 def test_details_of_a_failure_are_json_whatever_they_hold() -> None:
     details = {"input": math.nan, "counted": np.int64(2), "error": ValueError("too long")}
-    row = failed_row("job", Failure(400, "wrong", details=details))
+    row = failed_row("job", RowFailure(400, "wrong", details=details))
     assert json.loads(bytes(row.body), parse_constant=pytest.fail) == {"input": None, "counted": 2, "error": "too long"}
     details["itself"] = details
-    assert failed_row("job", Failure(400, "wrong", details=details)).body == b""
+    assert failed_row("job", RowFailure(400, "wrong", details=details)).body == b""
 
 
 class Untellable(dict[str, Any]):
@@ -88,7 +88,7 @@ class Untellable(dict[str, Any]):
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), {"a": {b"bytes": 1}}, [object()], "\ud800", [Untellable(key=[1])]])
 def test_what_cannot_be_written_is_refused_with_torchserves_words(value: Any) -> None:
-    with pytest.raises(Failure, match=r"^Unsupported model output data type\.$") as raised:
+    with pytest.raises(RowFailure, match=r"^Unsupported model output data type\.$") as raised:
         encode_body(value)
 
     assert raised.value.status == 503
@@ -117,5 +117,5 @@ def test_a_tensor_that_cannot_be_saved_is_refused() -> None:
     class Local(torch.Tensor):
         """A class that pickle cannot find by its name."""
 
-    with pytest.raises(Failure, match="Unsupported model output data type"):
+    with pytest.raises(RowFailure, match="Unsupported model output data type"):
         encode_body(torch.ones(2).as_subclass(Local))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.ts.frontend_stub import BACKEND, row
 
 from ts.handler_utils.asgi_scope import as_bytes
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.runtime import decoded_rows
 
 read_row = partial(decoded_rows.read_row, forms="ts.contracts.forms.form_bodies")
@@ -130,7 +130,7 @@ def test_every_multipart_value_is_read_as_it_was_written(values: list[bytes]) ->
     ],
 )
 def test_a_malformed_form_is_the_clients_error(content_type: str, body: bytes, message: str) -> None:
-    with pytest.raises(Failure, match=message) as raised:
+    with pytest.raises(RowFailure, match=message) as raised:
         read(body, content_type)
 
     assert raised.value.status == 400

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from torchserve_py.versions.traffic.answer_times import Record
-from torchserve_py.versions.traffic.canary import Canary, Phase, Verdict
+from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict
 from torchserve_py.versions.traffic.canary_rules import CanaryRules
 from torchserve_py.versions.traffic.traffic_body import read_body, read_shadow_rules
 
@@ -28,43 +28,43 @@ def test_quantiles_are_right_to_a_few_percent(times: list[float], share: float) 
 def test_a_good_canary_rises_step_by_step_and_is_promoted() -> None:
     canary = Canary(RULES, "1")
     assert canary.weights == {"1": 95, "2": 5}
-    canary = canary.after(Verdict.unknown)
+    canary = canary.after(CanaryVerdict.unknown)
     assert canary.weights == {"1": 95, "2": 5}
-    canary = canary.after(Verdict.good)
+    canary = canary.after(CanaryVerdict.good)
     assert canary.weights == {"1": 50, "2": 50}
-    canary = canary.after(Verdict.good)
-    assert (canary.phase, canary.weights) == (Phase.promoted, {})
-    assert canary.after(Verdict.worse) == canary
+    canary = canary.after(CanaryVerdict.good)
+    assert (canary.phase, canary.weights) == (CanaryPhase.promoted, {})
+    assert canary.after(CanaryVerdict.worse) == canary
 
 
 def test_a_worse_one_is_rolled_back_at_any_step() -> None:
-    for canary in (Canary(RULES, "1"), Canary(RULES, "1").after(Verdict.good)):
-        assert canary.after(Verdict.worse).phase is Phase.rolled_back
-        assert canary.after(Verdict.worse).weights == {}
+    for canary in (Canary(RULES, "1"), Canary(RULES, "1").after(CanaryVerdict.good)):
+        assert canary.after(CanaryVerdict.worse).phase is CanaryPhase.rolled_back
+        assert canary.after(CanaryVerdict.worse).weights == {}
 
 
 @given(
-    some.lists(some.sampled_from(Verdict), max_size=40),
+    some.lists(some.sampled_from(CanaryVerdict), max_size=40),
     some.lists(some.integers(1, 99), min_size=1, max_size=20, unique=True),
 )
 def test_whatever_is_found_the_share_never_falls_before_the_end_and_the_end_is_final(
-    verdicts: list[Verdict], steps: list[int]
+    verdicts: list[CanaryVerdict], steps: list[int]
 ) -> None:
     canary = Canary(CanaryRules(version="2", steps=sorted(steps)), "1")
     share, ended = 0, None
     for verdict in verdicts:
-        if canary.phase is Phase.rising:
+        if canary.phase is CanaryPhase.rising:
             assert sum(canary.weights.values()) == 100
             assert canary.weights["2"] >= share
             share = canary.weights["2"]
         elif ended is not None:
             assert canary == ended
-        ended = None if canary.phase is Phase.rising else canary
+        ended = None if canary.phase is CanaryPhase.rising else canary
         canary = canary.after(verdict)
-    if Verdict.worse not in verdicts:
-        assert canary.phase is not Phase.rolled_back
-    if verdicts.count(Verdict.good) < len(steps):
-        assert canary.phase is not Phase.promoted
+    if CanaryVerdict.worse not in verdicts:
+        assert canary.phase is not CanaryPhase.rolled_back
+    if verdicts.count(CanaryVerdict.good) < len(steps):
+        assert canary.phase is not CanaryPhase.promoted
 
 
 @pytest.mark.parametrize(

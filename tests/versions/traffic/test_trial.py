@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from torchserve_py.versions.traffic.canary import Verdict
+from torchserve_py.versions.traffic.canary import CanaryVerdict
 from torchserve_py.versions.traffic.canary_rules import CanaryRules
 from torchserve_py.versions.traffic.evidence import Evidence, difference, exceedance, surprise, tail_difference
 from torchserve_py.versions.traffic.trial import Side, Trial
@@ -38,7 +38,7 @@ class World:
             self.requests += self._fill(self.trial.new, self._rate * self._share, self.more, self.slower)
             self._fill(self.trial.old, self._rate * (1 - self._share), 0.0, 1.0)
             self.trial.look(1.0)
-            if self.trial.judge().verdict is Verdict.worse:
+            if self.trial.judge().verdict is CanaryVerdict.worse:
                 return True
         return False
 
@@ -122,7 +122,7 @@ def test_a_dozen_requests_are_never_enough() -> None:
         trial.old.ended(number, 0.01)
     trial.look(1.0)
     count = 0
-    while trial.judge().verdict is not Verdict.worse:
+    while trial.judge().verdict is not CanaryVerdict.worse:
         count += 1
         trial.new.ended(0, None)
         trial.old.ended(0, 0.01)
@@ -139,12 +139,12 @@ def test_too_few_requests_do_not_end_a_step() -> None:
     assert trial.judge().why == "0 of 10 requests compared so far"  # the old version has had none
     trial.old.ended(0, 0.01)
     trial.look(1.0)
-    assert trial.judge() == (Verdict.unknown, "9 of 10 requests compared so far")
+    assert trial.judge() == (CanaryVerdict.unknown, "9 of 10 requests compared so far")
     trial.new.ended(0, 0.01)
     trial.old.ended(0, 0.01)
     trial.look(1.0)
     found = trial.judge()
-    assert found.verdict is Verdict.good
+    assert found.verdict is CanaryVerdict.good
     assert found.why.startswith("0 of 10 requests failed, and 0 of 2 of the old version")
     trial.begin_step()
     assert trial.judge().why == "0 of 10 requests compared so far"
@@ -156,7 +156,7 @@ def test_a_step_does_not_end_in_doubt() -> None:
         trial.new.ended(0, None)
         trial.old.ended(0, 0.01)
         trial.look(1.0)
-    assert trial.judge().verdict is Verdict.unknown
+    assert trial.judge().verdict is CanaryVerdict.unknown
     assert (
         trial.judge().why
         == "it may be worse, and is watched further: 6 of 6 requests failed, and 0 of 6 of the old version"
@@ -169,7 +169,7 @@ def test_a_slow_tail_is_worse_although_the_median_is_not() -> None:
 
     trial, chance = Trial(CanaryRules(version="2")), random.Random(1)
     seconds = 0
-    while trial.judge().verdict is not Verdict.worse:
+    while trial.judge().verdict is not CanaryVerdict.worse:
         seconds += 1
         for number in range(20):
             trial.old.ended(number, 0.01 + chance.random() / 1000)
@@ -183,7 +183,7 @@ def test_a_slow_tail_is_worse_although_the_median_is_not() -> None:
 def test_a_number_of_the_handler_is_a_rule(limit: dict[str, float]) -> None:
     rules = CanaryRules.model_validate({"version": "2", "metrics": [{"name": "Score", **limit}], "minRequests": 20})
     (worse,) = limit
-    for factor, verdict in ((0.5 if worse == "minRatio" else 2.0, Verdict.worse), (1.0, Verdict.good)):
+    for factor, verdict in ((0.5 if worse == "minRatio" else 2.0, CanaryVerdict.worse), (1.0, CanaryVerdict.good)):
         trial, chance = Trial(rules), random.Random(1)
         for number in range(100):
             for side, is_new in ((trial.new, True), (trial.old, False)):
@@ -199,11 +199,13 @@ def test_a_number_of_the_handler_is_a_rule(limit: dict[str, float]) -> None:
         trial.new.ended(number, 0.01)
         trial.old.ended(number, 0.01)
     trial.look(1.0)
-    assert trial.judge() == (Verdict.unknown, "0 of 20 values of Score compared so far")
+    assert trial.judge() == (CanaryVerdict.unknown, "0 of 20 values of Score compared so far")
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1.0, Verdict.worse), (0.1, Verdict.worse), (0.0, Verdict.good)])
-def test_answers_that_differ_are_a_rule(share: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(1.0, CanaryVerdict.worse), (0.1, CanaryVerdict.worse), (0.0, CanaryVerdict.good)]
+)
+def test_answers_that_differ_are_a_rule(share: float, verdict: CanaryVerdict) -> None:
     trial, chance = (
         Trial(CanaryRules.model_validate({"version": "2", "minRequests": 50, "shadow": {}})),
         random.Random(3),
@@ -226,7 +228,7 @@ def test_deaths_are_a_rule() -> None:
         for count in range(1, 100):
             assert trial.deaths.died(1, 0, workers, old_workers)
             trial.look(1.0)
-            if trial.judge().verdict is Verdict.worse:
+            if trial.judge().verdict is CanaryVerdict.worse:
                 assert trial.judge().why == f"workers of it died {count} times, and those of the old version 0 times"
                 return count
         raise AssertionError
@@ -239,7 +241,7 @@ def test_deaths_are_a_rule() -> None:
         is_new = chance.random() < 0.2
         trial.deaths.died(int(is_new), int(not is_new), 1, 4)
         trial.look(10.0)
-        assert trial.judge().verdict is not Verdict.worse
+        assert trial.judge().verdict is not CanaryVerdict.worse
     assert not trial.deaths.died(0, 1, 1, 4)
     assert not trial.deaths.died(0, 0, 1, 4)
 
@@ -252,11 +254,11 @@ def test_memory_is_a_rule_that_is_measured_twice() -> None:
     assert trial.memory is not None
     assert trial.judge().why == "the memory of workers has not been measured in this step"
     trial.memory.measured(140e6, 100e6)
-    assert trial.judge().verdict is Verdict.good
+    assert trial.judge().verdict is CanaryVerdict.good
     trial.memory.measured(160e6, 100e6)
-    assert trial.judge().verdict is Verdict.unknown
+    assert trial.judge().verdict is CanaryVerdict.unknown
     trial.memory.measured(160e6, 100e6)
-    assert trial.judge() == (Verdict.worse, "a worker has 160 MB of memory, and 100 MB of the old version")
+    assert trial.judge() == (CanaryVerdict.worse, "a worker has 160 MB of memory, and 100 MB of the old version")
 
 
 SHARES = some.lists(some.floats(0, 1), min_size=1, max_size=20)

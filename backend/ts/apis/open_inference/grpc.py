@@ -23,7 +23,7 @@ from ts.apis.open_inference.types import (
 )
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of, varint
 from ts.handler_utils.shapes import shown
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import DATATYPES, FLOATS
 from ts.protocol.frames import Buffer
 
@@ -79,7 +79,7 @@ class GrpcRequest:
                 if not raw:
                     _set_contents(sent.contents, output)
         except (TypeError, ValueError) as error:
-            raise Failure(500, f"The response cannot be sent over gRPC: {error}") from error
+            raise RowFailure(500, f"The response cannot be sent over gRPC: {error}") from error
         body = message.SerializeToString()
         if raw:
             body = b"".join((body, *_raw_contents(outputs)))
@@ -92,7 +92,7 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, as_mlserver: boo
     """Decode a ``ModelInferRequest``. Raises Failure: it is none, or data do not fit their datatype and shape."""
     message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):
-        raise Failure(
+        raise RowFailure(
             400,
             f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; it needs one for each.",
         )
@@ -125,7 +125,7 @@ def _parse(body: bytes) -> tuple[infer_pb2.ModelInferRequest, Sequence[bytes | m
                 others.append(view[field.start : field.end])
         return infer_pb2.ModelInferRequest.FromString(b"".join(others)), raw
     except (DecodeError, ValueError) as error:
-        raise Failure(400, f"The message is no inference.ModelInferRequest: {error}") from error
+        raise RowFailure(400, f"The message is no inference.ModelInferRequest: {error}") from error
 
 
 def _input(
@@ -136,12 +136,14 @@ def _input(
         _refuse_unsupported(f"input {sent.name!r}", parameters)
     shape = list(sent.shape)
     if shape and min(shape) < (-1 if as_mlserver else 0):
-        raise Failure(400, f"Input {sent.name!r} has the shape {shown(shape)}; no dimension may be negative.")
+        raise RowFailure(400, f"Input {sent.name!r} has the shape {shown(shape)}; no dimension may be negative.")
     data: list[Any] | bytes | memoryview
     if raw is None:
         data = _typed_data(sent)
     elif sent.HasField("contents") and sent.contents.ListFields():
-        raise Failure(400, f"Input {sent.name!r} has contents, and the request has raw_input_contents; use one form.")
+        raise RowFailure(
+            400, f"Input {sent.name!r} has contents, and the request has raw_input_contents; use one form."
+        )
     else:
         data = raw
     tensor = Tensor(sent.name, sent.datatype, shape, data, parameters)
@@ -158,7 +160,7 @@ def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]
     if name is None:
         if sent.datatype not in DATATYPES:
             return []  # `check` says so
-        raise Failure(400, f"Input {sent.name!r}: {sent.datatype} has no typed contents; use raw_input_contents.")
+        raise RowFailure(400, f"Input {sent.name!r}: {sent.datatype} has no typed contents; use raw_input_contents.")
     elements = getattr(sent.contents, name)
     if len(elements) >= _MANY and sent.datatype in _PACKED:
         packed = sent.contents.SerializeToString()
@@ -167,14 +169,14 @@ def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]
             return memoryview(packed)[fields[0].value :]
     if not elements:
         for field, _ in sent.contents.ListFields():
-            raise Failure(400, f"Input {sent.name!r} has {field.name}; {sent.datatype} belongs in {name}.")
+            raise RowFailure(400, f"Input {sent.name!r} has {field.name}; {sent.datatype} belongs in {name}.")
     return list(elements)
 
 
 def _refuse_unsupported(where: str, parameters: Parameters) -> None:
     for name, instead in _UNSUPPORTED.items():
         if name in parameters:
-            raise Failure(501, f"The parameter {name} of {where} is not supported here; {instead}.")
+            raise RowFailure(501, f"The parameter {name} of {where} is not supported here; {instead}.")
 
 
 def _parameters(sent: Mapping[str, infer_pb2.InferParameter]) -> Parameters:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 #: Half of a surrogate pair as JSON may write it; alone it has no form in UTF-8.
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -20,7 +20,7 @@ def parse_object(text: bytes | memoryview) -> dict[str, Any]:
     except ValueError as error:
         document = _parse_leniently(text, error)
     if type(document) is not dict:
-        raise Failure(422, f"The request body must be a JSON object, it is {kind_of(document)}.")
+        raise RowFailure(422, f"The request body must be a JSON object, it is {kind_of(document)}.")
     return document
 
 
@@ -30,7 +30,7 @@ def read_id(document: Mapping[str, Any]) -> str | None:
     if given is None or given == "":
         return None
     if type(given) is not str:
-        raise Failure(422, f'The request\'s "id" must be a text, it is {kind_of(given)}.')
+        raise RowFailure(422, f'The request\'s "id" must be a text, it is {kind_of(given)}.')
     return given
 
 
@@ -40,7 +40,7 @@ def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
     if not parameters and (parameters is None or type(parameters) is dict):
         return {}
     if type(parameters) is not dict:
-        raise Failure(422, f'{what} has "parameters" that are {kind_of(parameters)}; they must be an object.')
+        raise RowFailure(422, f'{what} has "parameters" that are {kind_of(parameters)}; they must be an object.')
     return {name: value for name, value in parameters.items() if value is not None}
 
 
@@ -52,7 +52,7 @@ def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
         if _SURROGATE.search(whole):
             json.dumps(document, ensure_ascii=False).encode()  # fails where the other half is missing
     except (ValueError, RecursionError):
-        raise Failure(400, f"The request body is no JSON: {error}.") from None
+        raise RowFailure(400, f"The request body is no JSON: {error}.") from None
     return document
 
 

@@ -14,7 +14,7 @@ from ts.apis.open_inference.json_objects import kind_of, read_id, read_parameter
 from ts.apis.open_inference.tensors import check, checked_count, whole_shape
 from ts.apis.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.handler_utils.shapes import shown
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import BOUNDS, DATATYPES, FLOATS
 
 _NUMBERS: Final = frozenset((int, float))
@@ -48,7 +48,7 @@ def read_request(
     inputs = document.get("inputs")
     if type(inputs) is not list:
         missing = "is missing" if inputs is None else f"is {kind_of(inputs)}"
-        raise Failure(422, f'The request must hold the list "inputs"; it {missing}.')
+        raise RowFailure(422, f'The request must hold the list "inputs"; it {missing}.')
     reader = _Inputs(binary, as_mlserver=as_mlserver)
     tensors = [reader.read(each, number) for number, each in enumerate(inputs)]
     reader.check_end()
@@ -73,14 +73,14 @@ class _Inputs:
 
     def read(self, item: Any, number: int) -> Tensor:
         if type(item) is not dict:
-            raise Failure(422, f"Input number {number} must be a JSON object, it is {kind_of(item)}.")
+            raise RowFailure(422, f"Input number {number} must be a JSON object, it is {kind_of(item)}.")
         name = item.get("name")
         if type(name) is not str:
-            raise Failure(422, f'Input number {number} must have a text as "name", it has {kind_of(name)}.')
+            raise RowFailure(422, f'Input number {number} must have a text as "name", it has {kind_of(name)}.')
         datatype = item.get("datatype")
         if type(datatype) is not str or datatype not in DATATYPES:
             known = ", ".join(DATATYPES)
-            raise Failure(422, f"Input {name!r} has the datatype {datatype!r}; known are {known}.")
+            raise RowFailure(422, f"Input {name!r} has the datatype {datatype!r}; known are {known}.")
         shape = _shape(name, item.get("shape"), least=-1 if self._as_mlserver else 0)
         parameters = read_parameters(item, f"Input {name!r}")
         data = item.get("data")
@@ -95,28 +95,30 @@ class _Inputs:
         tensor.shape = whole_shape(tensor)
         wanted = checked_count(name, tensor.shape)
         if len(elements) != wanted and not (self._as_mlserver and datatype == "BYTES"):
-            raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shown(shape)} needs {wanted}.")
+            raise RowFailure(
+                400, f"Input {name!r} has {len(elements)} elements; the shape {shown(shape)} needs {wanted}."
+            )
         return tensor
 
     def check_end(self) -> None:
         left = len(self._binary) - self._taken
         if left:
-            raise Failure(400, f"There are {left} bytes behind the data of the last input.")
+            raise RowFailure(400, f"There are {left} bytes behind the data of the last input.")
 
     def _take(self, name: str, data: Any, parameters: dict[str, Any]) -> memoryview:
         if "shared_memory_region" in parameters:
-            raise Failure(501, f"Input {name!r} lies in shared memory, {_WHERE}.")
+            raise RowFailure(501, f"Input {name!r} lies in shared memory, {_WHERE}.")
         size = parameters.pop(_SIZE, None)
         if size is None:
-            raise Failure(422, f'Input {name!r} must hold the list "data", or "{_SIZE}" among its parameters.')
+            raise RowFailure(422, f'Input {name!r} must hold the list "data", or "{_SIZE}" among its parameters.')
         if type(size) is not int or size < 0:
-            raise Failure(422, f'Input {name!r} has the "{_SIZE}" {size!r}; it must be an integer of at least 0.')
+            raise RowFailure(422, f'Input {name!r} has the "{_SIZE}" {size!r}; it must be an integer of at least 0.')
         if data is not None:
-            raise Failure(422, f'Input {name!r} has both "data" and "{_SIZE}"; it must have one of them.')
+            raise RowFailure(422, f'Input {name!r} has both "data" and "{_SIZE}"; it must have one of them.')
         end = self._taken + size
         if end > len(self._binary):
             left = len(self._binary) - self._taken
-            raise Failure(
+            raise RowFailure(
                 400,
                 f"Input {name!r} announces {size} bytes of binary data; {left} are left behind the JSON, whose length "
                 "the header Inference-Header-Content-Length must give.",
@@ -129,7 +131,7 @@ class _Inputs:
 def _shape(name: str, shape: Any, *, least: int) -> list[int]:
     if type(shape) is not list or not all(type(size) is int and least <= size < 2**64 for size in shape):
         given = shown(shape) if type(shape) is list else kind_of(shape)
-        raise Failure(
+        raise RowFailure(
             422, f'Input {name!r} must have a list of integers of at least {least} as "shape", it has {given[:100]}.'
         )
     return shape
@@ -140,7 +142,7 @@ def _elements(name: str, datatype: str, given: Any, *, any_text: bool) -> list[A
     data: list[Any] = given if type(given) is list else [given]  # a single element is what MLServer takes, too
     while data and type(data[0]) is list:
         if any(type(each) is not list for each in data):
-            raise Failure(400, f"The data of input {name!r} are nested unevenly.")
+            raise RowFailure(400, f"The data of input {name!r} are nested unevenly.")
         data = list(chain.from_iterable(data))
     kinds = set(map(type, data))
     if datatype in FLOATS and kinds <= _NUMBERS:
@@ -150,7 +152,7 @@ def _elements(name: str, datatype: str, given: Any, *, any_text: bool) -> list[A
     allowed = _ALLOWED[datatype]
     if not kinds <= allowed:
         wrong = next(each for each in data if type(each) not in allowed)
-        raise Failure(400, f"Input {name!r} holds {kind_of(wrong)}, which is no {datatype}.")
+        raise RowFailure(400, f"Input {name!r} holds {kind_of(wrong)}, which is no {datatype}.")
     if datatype in FLOATS:
         return [math.nan if each is None else each for each in data]
     if datatype == "BYTES" or not data:
@@ -158,7 +160,7 @@ def _elements(name: str, datatype: str, given: Any, *, any_text: bool) -> list[A
     low, high = BOUNDS.get(datatype, (0, 1))
     for extreme in (min(data), max(data)):
         if not low <= extreme <= high:
-            raise Failure(400, f"Input {name!r} holds {extreme}; {datatype} goes from {low} to {high}.")
+            raise RowFailure(400, f"Input {name!r} holds {extreme}; {datatype} goes from {low} to {high}.")
     return [bool(each) for each in data] if datatype == "BOOL" and int in kinds else data
 
 
@@ -166,16 +168,16 @@ def _outputs(outputs: Any) -> list[RequestedOutput]:
     if outputs is None:
         return []
     if type(outputs) is not list:
-        raise Failure(422, f'The request\'s "outputs" must be a list, they are {kind_of(outputs)}.')
+        raise RowFailure(422, f'The request\'s "outputs" must be a list, they are {kind_of(outputs)}.')
     requested = []
     for number, each in enumerate(outputs):
         name = each.get("name") if type(each) is dict else None
         if type(name) is not str:
-            raise Failure(422, f'Requested output number {number} must be an object with a text as "name".')
+            raise RowFailure(422, f'Requested output number {number} must be an object with a text as "name".')
         parameters = read_parameters(each, f"Requested output {name!r}")
         if "shared_memory_region" in parameters:
-            raise Failure(501, f"Output {name!r} is wanted in shared memory, {_WHERE}.")
+            raise RowFailure(501, f"Output {name!r} is wanted in shared memory, {_WHERE}.")
         if "classification" in parameters:
-            raise Failure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
+            raise RowFailure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
         requested.append(RequestedOutput(name, parameters))
     return requested

@@ -7,7 +7,7 @@ import orjson
 
 from ts.apis.open_inference.tensors import flat_list, json_numbers, raw_bytes
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.frames import Buffer
 
 #: The request and response header with the length of the JSON before the binary tensors.
@@ -25,7 +25,7 @@ def selected_outputs(request: InferenceRequest, response: InferenceResponse) -> 
     if len(outputs) < len(wanted):
         there = [output.name for output in response.outputs]
         missing = ", ".join(repr(name) for name in sorted(wanted.difference(there)))
-        raise Failure(
+        raise RowFailure(
             400, f"The model has no output {missing}; its outputs are {', '.join(map(repr, there)) or 'none'}."
         )
     return outputs
@@ -96,7 +96,7 @@ def json_elements(tensor: Tensor) -> Any:
     try:
         return [each if type(each) is str else bytes(each).decode() for each in flat_list(tensor)]
     except UnicodeDecodeError as error:
-        raise Failure(
+        raise RowFailure(
             400,
             f"Output {tensor.name!r} holds bytes that are no UTF-8 text ({error.reason} at position {error.start}), "
             'which JSON cannot hold: ask for it with "binary_data": true, or let the model encode it as base64.',
@@ -108,7 +108,7 @@ def to_json(members: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(members, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise Failure(500, f"The response of the model cannot be said in JSON: {error}.") from error
+        raise RowFailure(500, f"The response of the model cannot be said in JSON: {error}.") from error
 
 
 def _head(request: InferenceRequest, response: InferenceResponse) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -16,7 +16,7 @@ from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.tensors import flat, flat_list, numpy_of, tensor_of
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Received, Tensor
 from ts.context import Context
-from ts.jobs.errors import Failure, HandlerFailed
+from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.datatypes import DATATYPES, FLOATS
 from ts.protocol.frames import Buffer
@@ -82,7 +82,7 @@ class OpenInferenceRows:
             return b""
         status = row.get_response_status_code()
         if status is not None and status >= 400:
-            raise Failure(status, _message(value))
+            raise RowFailure(status, _message(value))
         given = value.get("outputs") if isinstance(value, dict) else None
         if isinstance(given, list) and all(isinstance(each, dict) and each.keys() >= _OUTPUT for each in given):
             outputs = [_output(each) for each in given]
@@ -226,7 +226,7 @@ def _converted(tensor: Tensor, datatype: str) -> Tensor:
     """Return a tensor of Python's numbers with the datatype that was declared for it."""
     is_number = tensor.datatype in ("INT64", "BOOL") or (tensor.datatype == "FP64" and datatype in FLOATS)
     if datatype == "BYTES" or datatype not in DATATYPES or not (is_number or tensor.datatype == "FP32"):
-        raise Failure(
+        raise RowFailure(
             500, f"Output {tensor.name!r} is declared as {datatype}, but the handler returned {tensor.datatype}."
         )
     return Tensor(tensor.name, datatype, tensor.shape, tensor.data)

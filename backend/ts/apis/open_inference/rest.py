@@ -16,7 +16,7 @@ from ts.apis.open_inference.json_request import read_request
 from ts.apis.open_inference.json_response import LENGTH_HEADER, write_event, write_response
 from ts.apis.open_inference.tensors import LARGE_TENSOR, check
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.frames import Buffer
 
@@ -106,10 +106,10 @@ def receive(
         large = parse_with_arrays(body) if len(body) >= LARGE_TENSOR else None
         try:
             document, binary = parse_object(body) if large is None else large, _NO_BINARY
-        except Failure as failure:
+        except RowFailure as failure:
             if length is None and _OF_BINARY in body:
                 text = f"{failure.message} Binary tensors behind JSON need the header {LENGTH_HEADER}, its length."
-                raise Failure(failure.status, text) from None
+                raise RowFailure(failure.status, text) from None
             raise
     else:
         whole = memoryview(body)
@@ -135,7 +135,7 @@ def _is_tritons_cpp(headers: Sequence[tuple[Any, Any]]) -> bool:
 def _length(value: bytes, size: int) -> int:
     if not value.isdigit() or len(value) > _MAX_DIGITS or int(value) > size:
         shown = value[: _MAX_DIGITS + 1].decode("latin-1")
-        raise Failure(400, f"{LENGTH_HEADER} is {shown!r}; it must be an integer from 0 to the body's {size} bytes.")
+        raise RowFailure(400, f"{LENGTH_HEADER} is {shown!r}; it must be an integer from 0 to the body's {size} bytes.")
     return int(value)
 
 
@@ -143,7 +143,7 @@ def _receive_text(document: dict[str, Any], declared: Mapping[str, Any], job_id:
     from ts.apis.open_inference.text_dialect import TEXT_INPUT, read_text_request
 
     if document.get(TEXT_INPUT) is None:
-        raise Failure(422, f'The request must hold "inputs" or "{TEXT_INPUT}".')
+        raise RowFailure(422, f'The request must hold "inputs" or "{TEXT_INPUT}".')
     request = read_text_request(document, declared.get("inputs") or (), job_id)
     return TextRequest(request, with_id=bool(document.get("id")))
 
@@ -152,7 +152,7 @@ def _receive_raw(body: memoryview, declared: Mapping[str, Any], endpoint: str, j
     """Return the request whose body is the data of the model's only input; its outputs have that form, too."""
     inputs: Sequence[Mapping[str, Any]] = declared.get("inputs") or ()
     if len(inputs) != 1:
-        raise Failure(
+        raise RowFailure(
             400,
             f"{LENGTH_HEADER} is 0, so that the body is the model's only input; but the model has declared "
             f"{len(inputs)} inputs.",
@@ -174,7 +174,7 @@ def _raw_shape(shape: list[int], body: memoryview, size: int, declared: Mapping[
         shape[0] = 1
     variable = [place for place, length in enumerate(shape) if length < 0]
     if len(variable) > 1:
-        raise Failure(400, f"A body without JSON does not say which shape it has: the model's input is {shape}.")
+        raise RowFailure(400, f"A body without JSON does not say which shape it has: the model's input is {shape}.")
     if variable:
         fixed = prod([length for length in shape if length >= 0]) * size
         shape[variable[0]] = len(body) // fixed if fixed else 0
@@ -185,4 +185,4 @@ def _flag(parameters: dict[str, Any], name: str) -> bool | None:
     value = parameters.pop(name, None)
     if value is None or type(value) is bool:
         return value
-    raise Failure(422, f'The parameter "{name}" must be true or false, it is {value!r}.')
+    raise RowFailure(422, f'The parameter "{name}" must be true or false, it is {value!r}.')

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ts.apis.open_inference.types import Tensor
 from ts.handler_utils.shapes import ShapeError, count_of, shown
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import BOUNDS, DATATYPES, FLOATS, OF_NUMPY, Datatype
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def flat_list(tensor: Tensor) -> list[Any]:
     code, size = _datatype(tensor).code, _datatype(tensor).size
     raw = memoryview(data).cast("B")
     if len(raw) % size:
-        raise Failure(400, f"Tensor {tensor.name!r}: {len(raw)} bytes are no whole number of {tensor.datatype}.")
+        raise RowFailure(400, f"Tensor {tensor.name!r}: {len(raw)} bytes are no whole number of {tensor.datatype}.")
     if tensor.datatype == "BF16":
         return [_widened(value) for value in struct.unpack(f"<{len(raw) // size}H", raw)]
     if code != "e" and _LITTLE_ENDIAN:
@@ -108,7 +108,7 @@ def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
             return struct.pack(f"<{len(values)}H", *[_narrowed(value) for value in values])
         return struct.pack(f"<{len(values)}{datatype.code}", *values)
     except (struct.error, OverflowError, TypeError) as error:
-        raise Failure(400, f"Tensor {tensor.name!r} holds what is no {tensor.datatype}: {error}") from error
+        raise RowFailure(400, f"Tensor {tensor.name!r} holds what is no {tensor.datatype}: {error}") from error
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -133,7 +133,7 @@ def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
             array = np.frombuffer(tensor.data, dtype=np.dtype(_datatype(tensor).numpy).newbyteorder("<"))
         return array.reshape(tensor.shape)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Failure(
+        raise RowFailure(
             400,
             f"Tensor {tensor.name!r} is no tensor of {tensor.datatype} with the shape {shown(tensor.shape)}: {error}",
         ) from error
@@ -150,9 +150,9 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
     own = "BYTES" if array.dtype.kind in "SUO" else OF_NUMPY.get(array.dtype.newbyteorder("=").name)
     wanted = datatype or own
     if wanted is None:
-        raise Failure(500, f"Output {name!r} is an array of {array.dtype}, for which the protocol has no datatype.")
+        raise RowFailure(500, f"Output {name!r} is an array of {array.dtype}, for which the protocol has no datatype.")
     if wanted not in DATATYPES:
-        raise Failure(500, f"Output {name!r} has the datatype {wanted!r}; known are {', '.join(DATATYPES)}.")
+        raise RowFailure(500, f"Output {name!r} has the datatype {wanted!r}; known are {', '.join(DATATYPES)}.")
     if wanted == "BYTES":
         return Tensor(
             name,
@@ -167,7 +167,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
     if wanted != own and wanted in BOUNDS:
         changed = array.reshape(-1)[values.reshape(-1) != array.reshape(-1)]  # of which numpy says nothing
         if changed.size:
-            raise Failure(500, f"Output {name!r} holds {changed[0]}, which is no {wanted}.")
+            raise RowFailure(500, f"Output {name!r} holds {changed[0]}, which is no {wanted}.")
     return Tensor(name, wanted, shape, values.reshape(-1).view(np.uint8).data if values.size else b"")
 
 
@@ -176,7 +176,7 @@ def check(tensor: Tensor) -> None:
     size, expected = _datatype(tensor).size, checked_count(tensor.name, tensor.shape)
     if size and tensor.is_raw:
         if len(tensor.data) != expected * size:
-            raise Failure(
+            raise RowFailure(
                 400,
                 f"Tensor {tensor.name!r} has {len(tensor.data)} bytes; {tensor.datatype} with the shape "
                 f"{shown(tensor.shape)} needs {expected * size}.",
@@ -184,7 +184,7 @@ def check(tensor: Tensor) -> None:
         return
     found = _count_of_data(tensor)
     if found != expected:
-        raise Failure(
+        raise RowFailure(
             400, f"Tensor {tensor.name!r} has {found} elements; the shape {shown(tensor.shape)} needs {expected}."
         )
 
@@ -202,7 +202,7 @@ def whole_shape(tensor: Tensor) -> list[int]:
     if shape.count(-1) > 1 or not others or found % others:
         if tensor.datatype == "BYTES" and not tensor.is_raw:
             return shape
-        raise Failure(400, f"Tensor {tensor.name!r} has {found} elements, which fit no shape {shown(shape)}.")
+        raise RowFailure(400, f"Tensor {tensor.name!r} has {found} elements, which fit no shape {shown(shape)}.")
     return [found // others if size == -1 else size for size in shape]
 
 
@@ -218,14 +218,14 @@ def checked_count(name: str, shape: list[int]) -> int:
     try:
         return count_of(shape)
     except ShapeError as error:
-        raise Failure(400, f"Tensor {name!r}: {error}.") from error
+        raise RowFailure(400, f"Tensor {name!r}: {error}.") from error
 
 
 def _datatype(tensor: Tensor) -> Datatype:
     found = DATATYPES.get(tensor.datatype)
     if found is None:
         known = ", ".join(DATATYPES)
-        raise Failure(400, f"Tensor {tensor.name!r} has the datatype {tensor.datatype!r}; known are {known}.")
+        raise RowFailure(400, f"Tensor {tensor.name!r} has the datatype {tensor.datatype!r}; known are {known}.")
     return found
 
 
@@ -236,7 +236,7 @@ def _places_of_bytes(name: str, view: memoryview) -> Iterator[tuple[int, int]]:
         first = start + _LENGTH.size
         end = first + _LENGTH.unpack_from(view, start)[0] if first <= size else first
         if end > size:
-            raise Failure(
+            raise RowFailure(
                 400, f"Tensor {name!r}: the element of BYTES at byte {start} reaches beyond the {size} bytes there are."
             )
         yield first, end
@@ -264,7 +264,7 @@ def _raw_of_array(tensor: Tensor, array: np.ndarray[Any, Any]) -> memoryview:
         with np.errstate(over="raise"):
             narrow = array.astype(_datatype(tensor).numpy)
     except FloatingPointError as error:
-        raise Failure(400, f"Tensor {tensor.name!r} holds what is no {tensor.datatype}: {error}") from error
+        raise RowFailure(400, f"Tensor {tensor.name!r} holds what is no {tensor.datatype}: {error}") from error
     raw = tensor_of(tensor.name, narrow, tensor.datatype).data
     assert not isinstance(raw, list | np.ndarray)
     return memoryview(raw)

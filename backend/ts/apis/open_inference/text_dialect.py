@@ -12,7 +12,7 @@ from ts.apis.open_inference.json_objects import read_id, read_parameters
 from ts.apis.open_inference.json_request import read_request
 from ts.apis.open_inference.json_response import json_elements, selected_outputs, to_json
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
@@ -26,7 +26,7 @@ def read_text_request(
     """Return the request of ``text_input`` and its neighbours. Raises Failure: an input cannot take its value."""
     text = document.get(TEXT_INPUT)
     if type(text) is not str and not (type(text) is list and text and all(type(each) is str for each in text)):
-        raise Failure(422, f'"{TEXT_INPUT}" must be a text.')
+        raise RowFailure(422, f'"{TEXT_INPUT}" must be a text.')
     by_name = {each["name"]: each for each in inputs}
     given: dict[str, Any] = {_text_input_name(inputs): text}
     parameters: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def _text_input_name(inputs: Sequence[Mapping[str, Any]]) -> str:
     if len(names) == 1:
         name: str = names[0]
         return name
-    raise Failure(
+    raise RowFailure(
         400,
         f'"{TEXT_INPUT}" has no input to go to: the model has {len(names)} inputs of BYTES, and none of that name. '
         'Name its inputs in the form {"inputs": [{"name", "shape", "datatype", "data"}]}.',
@@ -79,7 +79,7 @@ def _input(name: str, value: Any, declared: Mapping[str, Any] | None) -> dict[st
     shape = [int(size) for size in declared["shape"]]
     fixed = prod([size for size in shape if size >= 0])
     if fixed and len(data) % fixed:
-        raise Failure(400, f"Input {name!r} has {len(data)} elements, which do not fill its shape {shape}.")
+        raise RowFailure(400, f"Input {name!r} has {len(data)} elements, which do not fill its shape {shape}.")
     rest = len(data) // fixed if fixed else 0
     for place in range(len(shape) - 1, -1, -1):
         if shape[place] < 0:

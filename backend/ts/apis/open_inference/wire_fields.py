@@ -13,7 +13,7 @@ _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT: Final = 10  # bytes
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """One field: its number, and where in the message it begins, its value begins, and it ends."""
 
     number: int
@@ -22,9 +22,9 @@ class Field(NamedTuple):
     end: int
 
 
-def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Field]:
+def fields_of(message: bytes | memoryview, most: int | None = None) -> list[WireField]:
     """Return a message's fields in order. Raises ValueError: it is no message, or has more than ``most`` fields."""
-    fields: list[Field] = []
+    fields: list[WireField] = []
     at, size = 0, len(message)
     while at < size:
         if len(fields) == most:
@@ -42,7 +42,7 @@ def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Fiel
             raise ValueError(f"a field of the unknown type {kind} at byte {at}")
         if end > size:
             raise ValueError(f"the field at byte {at} ends behind the {size} bytes there are")
-        fields.append(Field(tag >> 3, at, value, end))
+        fields.append(WireField(tag >> 3, at, value, end))
         at = end
     return fields
 

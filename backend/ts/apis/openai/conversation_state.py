@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 #: The state, made anew by each function that changes it.
 State: TypeAlias = dict[str, Any]
@@ -28,7 +28,7 @@ def new_id(kind: str) -> str:
 def checked(value: Any) -> State:
     """Return a sequence's state. Raises Failure: it is another one, of a client that has used the id for its own."""
     if not isinstance(value, dict) or value.get("kind") != _MARK:
-        raise Failure(409, "This sequence holds something else than responses and conversations.")
+        raise RowFailure(409, "This sequence holds something else than responses and conversations.")
     return value
 
 
@@ -106,11 +106,11 @@ def page(items: Sequence[Item], limit: int, after: str, order: str) -> dict[str,
     }
 
 
-def not_found(what: str, name: str, code: str | None = None) -> Failure:
+def not_found(what: str, name: str, code: str | None = None) -> RowFailure:
     """Return the failure for something that is not there."""
-    return Failure(404, f"{what} with id '{name}' not found.", details={"param": None, "code": code})
+    return RowFailure(404, f"{what} with id '{name}' not found.", details={"param": None, "code": code})
 
 
-def refused(message: str, param: str | None, code: str | None = None) -> Failure:
+def refused(message: str, param: str | None, code: str | None = None) -> RowFailure:
     """Return the failure for a request that is wrong in one field."""
-    return Failure(400, message, details={"param": param, "code": code})
+    return RowFailure(400, message, details={"param": param, "code": code})

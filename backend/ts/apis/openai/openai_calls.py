@@ -11,7 +11,7 @@ CALL_HEADER: Final = "openai_call"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ResponsesCall:
     """One call.
 
     Attributes:
@@ -39,6 +39,6 @@ class Call:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decoded(cls, header: str) -> "Call":
+    def decoded(cls, header: str) -> "ResponsesCall":
         """Return the call that a header names."""
         return cls(**json.loads(header))

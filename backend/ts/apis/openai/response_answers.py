@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ts.apis.openai.conversation_state import new_id
 from ts.apis.openai.response_requests import ResponseRequest, text_part
-from ts.jobs.errors import Failure, HandlerFailed
+from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.json_values import json_text
 
 _DATA: Final = "data:"
@@ -114,7 +114,7 @@ class ResponseAnswer:
                 continue
             chunk = json.loads(data)
             if "error" in chunk:
-                raise Failure(500, str(chunk["error"].get("message", "The handler failed.")))
+                raise RowFailure(500, str(chunk["error"].get("message", "The handler failed.")))
             self._usage = chunk.get("usage") or self._usage
             for choice in chunk.get("choices") or ():
                 self._reason = choice.get("finish_reason") or self._reason

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ts.apis.openai.conversation_state import Item, new_id, refused
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 #: Fields that are for the handler, under its names.
 _FOR_THE_HANDLER: Final = {
@@ -169,7 +169,7 @@ def json_object(body: Any) -> dict[str, Any]:
     except ValueError as error:
         raise refused(f"The body is not JSON: {error}.", None) from error
     if not isinstance(value, dict):
-        raise Failure(400, f"The body is {_shown(value)}; a JSON object is right.")
+        raise RowFailure(400, f"The body is {_shown(value)}; a JSON object is right.")
     return value
 
 

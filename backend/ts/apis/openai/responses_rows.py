@@ -24,11 +24,11 @@ from ts.apis.openai.conversation_state import (
     with_response,
     without_response,
 )
-from ts.apis.openai.openai_calls import CALL_HEADER, Call
+from ts.apis.openai.openai_calls import CALL_HEADER, ResponsesCall
 from ts.apis.openai.response_answers import ResponseAnswer
 from ts.apis.openai.response_requests import ResponseRequest, json_object, read_items, read_metadata, read_request
 from ts.context import Context
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.jobs.json_values import json_text
 from ts.jobs.row import Row, RowReader
 from ts.protocol.frames import Buffer
@@ -52,7 +52,7 @@ class _Conversation:
         self._context = context
         self._body = wire_row.body
         self.row = Row(wire_row.job_id, {}, wire_row.headers)
-        self._call = Call.decoded(self.row.get_request_property(CALL_HEADER))
+        self._call = ResponsesCall.decoded(self.row.get_request_property(CALL_HEADER))
         self._sequence_id: str | None = None
         if context.sequence_cache is not None:
             self._sequence_id = self.row.get_request_property(context.header_key_sequence_id)
@@ -238,9 +238,9 @@ class _Conversation:
             self._end()
 
 
-def _no_previous(response_id: str) -> Failure:
+def _no_previous(response_id: str) -> RowFailure:
     details = {"param": "previous_response_id", "code": "previous_response_not_found"}
-    return Failure(400, f"Previous response with id '{response_id}' not found.", details=details)
+    return RowFailure(400, f"Previous response with id '{response_id}' not found.", details=details)
 
 
 def _refuse_others(fields: Mapping[str, Any], known: set[str]) -> None:
@@ -249,12 +249,12 @@ def _refuse_others(fields: Mapping[str, Any], known: set[str]) -> None:
             raise refused(f"{name} is not supported here; leave it out.", name, "unsupported_parameter")
 
 
-def _handlers_failure(status: int, value: Any) -> Failure:
+def _handlers_failure(status: int, value: Any) -> RowFailure:
     """Return the failure that a handler has answered with: a text, or an error as OpenAI writes it."""
     try:
         error = (value if isinstance(value, dict) else json.loads(value))["error"]
         details = {"param": error.get("param"), "code": error.get("code")}
-        return Failure(status, str(error["message"]), details=details)
+        return RowFailure(status, str(error["message"]), details=details)
     except (ValueError, TypeError, LookupError, AttributeError):
         text = value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)
-        return Failure(status, text)
+        return RowFailure(status, text)

@@ -16,7 +16,7 @@ import numpy as np
 from ts.context import Context
 from ts.handler_utils.client_arrays import client_array
 from ts.handler_utils.shapes import shown
-from ts.jobs.errors import Failure, HandlerFailed
+from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.backed_msgpack import unpack
 from ts.protocol.frames import Buffer
@@ -43,9 +43,9 @@ def read_openpi_row(wire_row: InferRow) -> Row:
         observation = unpack(wire_row.body, object_hook=_value_of)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reason = str(error) or _WITHOUT_WORDS.get(type(error), type(error).__name__)
-        raise Failure(400, f"No observation of openpi: {reason}") from error
+        raise RowFailure(400, f"No observation of openpi: {reason}") from error
     if not isinstance(observation, dict):
-        raise Failure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
+        raise RowFailure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
     row = Row(wire_row.job_id, {"body": observation}, wire_row.headers)
     row.encode = _encode
     return row
@@ -86,7 +86,7 @@ def _encode(row: Row, value: Any, more: bool) -> Buffer:
     """Return the body for a result. Raises Failure: the handler chose an error's status, or msgpack cannot write it."""
     status = row.get_response_status_code()
     if status is not None and status >= 400:
-        raise Failure(status, value if isinstance(value, str) else str(value))
+        raise RowFailure(status, value if isinstance(value, str) else str(value))
     if not isinstance(value, dict):
         raise HandlerFailed(f"A policy answers with a dict, and this one has returned a {type(value).__name__}.")
     try:

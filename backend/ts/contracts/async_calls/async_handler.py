@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.connection.heartbeat import Heartbeat
 from ts.context import RequestProcessor
 from ts.contracts.async_calls import event_loop
@@ -44,7 +44,7 @@ _STORE_DELAY: Final = 0.1
 class ModelCalls(Protocol):
     """The calls of other models that a handler makes."""
 
-    def open(self, connection: Connection, max_size: int) -> None:
+    def open(self, connection: FrontendConnection, max_size: int) -> None:
         """Make calls through a connection; ``max_size`` is that of a body in bytes."""
 
     def begin(self, job_id: str, *, is_called: bool) -> None:
@@ -54,10 +54,10 @@ class ModelCalls(Protocol):
         """Take what came of a call, see `ts.protocol.messages.CALLED`."""
 
 
-class Call(Batch):
+class AsyncCall(Batch):
     """One call of an asynchronous handler: a batch of one row."""
 
-    def __init__(self, service: Service, row: Row, connection: Connection, max_response_size: int) -> None:
+    def __init__(self, service: Service, row: Row, connection: FrontendConnection, max_response_size: int) -> None:
         own = copy.copy(service)
         own.context = copy.copy(service.context)
         # Calls share the collected metrics, which leave with the next answer of any call; the request ids are per call.
@@ -94,7 +94,7 @@ class AsyncHandler(AsyncRuntime):
     def __init__(
         self,
         service: Service,
-        connection: Connection,
+        connection: FrontendConnection,
         handler: TorchServeHandler,
         max_response_size: int,
         calls: ModelCalls | None = None,
@@ -138,7 +138,7 @@ class AsyncHandler(AsyncRuntime):
             self._calls.answered(number, answer)
 
     async def _call(self, row: Row) -> None:
-        await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
+        await AsyncCall(self._service, row, self._connection, self._max_response_size).run_to_end()
 
     def _undo(self, job_id: str) -> None:
         """Undo the step of a job that the main loop answers, since its call was cancelled; answer what ends with it."""
@@ -163,12 +163,12 @@ class AsyncHandler(AsyncRuntime):
         self._handler.close()
 
 
-def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> Loading:
+def load(load: Load, connection: FrontendConnection, heartbeat: Heartbeat) -> Loading:
     """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
     return event_loop.load(load, connection, partial(_load, heartbeat))
 
 
-def _load(heartbeat: Heartbeat, load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
+def _load(heartbeat: Heartbeat, load: Load, connection: FrontendConnection, runner: asyncio.Runner) -> AsyncHandler:
     wait_for = runner.get_loop().run_until_complete
     service = load_service(load, wait_for=wait_for)
     handler = TorchServeHandler(service, connection, load)

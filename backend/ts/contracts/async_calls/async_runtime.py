@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.jobs import device_loss
 from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow, ResultRow
 
@@ -25,7 +25,7 @@ class Outbox:
     """
 
     def __init__(
-        self, connection: Connection, max_size: int, take_metrics: Callable[[], Sequence[list[Any]]] = tuple
+        self, connection: FrontendConnection, max_size: int, take_metrics: Callable[[], Sequence[list[Any]]] = tuple
     ) -> None:
         self.max_size = max_size
         self._connection = connection

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from ts.connection.frontend_connection import Connection, FrontendGone
+from ts.connection.frontend_connection import FrontendConnection, FrontendGone
 from ts.contracts.async_calls.async_runtime import NO_INPUTS, AsyncRuntime, FurtherInputs
 from ts.jobs.errors import HandlerFailed
 from ts.protocol import messages
@@ -31,7 +31,9 @@ Loading: TypeAlias = tuple[Callable[[], None], Mapping[str, Any]]
 
 
 def load(
-    load: Load, connection: Connection, load_runtime: Callable[[Load, Connection, asyncio.Runner], AsyncRuntime]
+    load: Load,
+    connection: FrontendConnection,
+    load_runtime: Callable[[Load, FrontendConnection, asyncio.Runner], AsyncRuntime],
 ) -> Loading:
     """Load a model in the event loop that serves it; return what serves it, and its declarations.
 
@@ -44,7 +46,10 @@ def load(
 
 
 def run(
-    connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, observers: Sequence[WorkerObserver] = ()
+    connection: FrontendConnection,
+    runtime: AsyncRuntime,
+    runner: asyncio.Runner,
+    observers: Sequence[WorkerObserver] = (),
 ) -> None:
     """Run jobs in the loop of ``runner``, started through ``observers``, until the frontend stops the worker.
 
@@ -57,7 +62,7 @@ def run(
 class _Jobs:
     def __init__(
         self,
-        connection: Connection,
+        connection: FrontendConnection,
         runtime: AsyncRuntime,
         loop: asyncio.AbstractEventLoop,
         observers: Sequence[WorkerObserver],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ts.connection.batch_claims import BatchClaims
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import HandlerFailed
@@ -28,7 +28,9 @@ logger = logging.getLogger(__name__)
 class ContinuousHandler(TorchServeHandler):
     """Runs a handler step by step over the rows that are live."""
 
-    def __init__(self, service: Service, connection: Connection, load: Load, claims: BatchClaims | None = None) -> None:
+    def __init__(
+        self, service: Service, connection: FrontendConnection, load: Load, claims: BatchClaims | None = None
+    ) -> None:
         super().__init__(service, connection, load, claims)
         self._live: list[Row] = []
         self._describe: list[Row] = []
@@ -113,6 +115,8 @@ def _stream_next(criteria: Any, index: int, row: Row, value: Any) -> str | None:
     return "false" if stop else "true"
 
 
-def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> tuple[Callable[[], None], Mapping[str, Any]]:
+def load(
+    load: Load, connection: FrontendConnection, heartbeat: Heartbeat
+) -> tuple[Callable[[], None], Mapping[str, Any]]:
     """Load a handler that is called step by step, see `ts.process.worker.load_model`."""
     return load_handler(load, connection, heartbeat, ContinuousHandler)

@@ -6,7 +6,7 @@ from urllib.parse import unquote_to_bytes
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 if TYPE_CHECKING:  # the module has this name for type checkers only
     from python_multipart.multipart import MultipartCallbacks
@@ -28,11 +28,11 @@ def parse_form(content_type: str | bytes, body: bytes) -> list[tuple[str, str, b
         return [_urlencoded_field(field) for field in body.split(b"&") if field]
     boundary = options.get(b"boundary")
     if not boundary:
-        raise Failure(400, "The content type multipart/form-data must name its boundary: '; boundary=…' is missing.")
+        raise RowFailure(400, "The content type multipart/form-data must name its boundary: '; boundary=…' is missing.")
     try:
         return _MultipartReader(boundary).read(_with_crlf(body, b"--" + boundary))
     except FormParserError as error:
-        raise Failure(400, f"Malformed multipart/form-data body: {error}") from error
+        raise RowFailure(400, f"Malformed multipart/form-data body: {error}") from error
 
 
 def _with_crlf(body: bytes, delimiter: bytes) -> bytes:

@@ -24,7 +24,7 @@ from ts.apis.open_inference.types import Tensor
 from ts.contracts.async_calls.async_runtime import is_cancelled
 from ts.contracts.mlserver.conversion import parameters_of, unread_tensor
 from ts.contracts.mlserver.unread_data import UnreadData
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.log_records import Ids, running
 
@@ -165,7 +165,7 @@ def merge(requests: Sequence[types.InferenceRequest]) -> types.InferenceRequest:
 def split(response: Any, requests: Sequence[types.InferenceRequest]) -> list[types.InferenceResponse]:
     """Return the responses to the requests that were joined. Raises Failure: the number of rows differs."""
     if not isinstance(response, types.InferenceResponse):
-        raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
+        raise RowFailure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
     counts = [int(request.inputs[0].shape[0]) for request in requests]
     outputs = [_split_output(output, counts) for output in response.outputs]
     return [
@@ -231,7 +231,7 @@ def _joined(tensors: Sequence[Tensor]) -> Any:
 def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[types.ResponseOutput]:
     rows = output.shape[0] if output.shape else 1
     if rows != sum(counts):
-        raise Failure(
+        raise RowFailure(
             500,
             f"The model got a batch of {sum(counts)} rows but its output {output.name!r} has the shape "
             f"{list(output.shape)}; with max_batch_size the first dimension must be that of the inputs.",

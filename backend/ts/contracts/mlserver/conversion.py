@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from ts.apis.open_inference.tensors import flat, flat_list
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.contracts.mlserver.unread_data import UnreadData
-from ts.jobs.errors import Failure, device_failure
+from ts.jobs.errors import RowFailure, device_failure
 from ts.protocol.messages import STATUS_CANCELLED
 
 logger = logging.getLogger(__name__)
@@ -52,10 +52,10 @@ def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> type
         (first, *_) = error.errors()
         place = ".".join(str(each) for each in first["loc"])
         message = f"The request's {place} is {first['input']!r:.{_LONGEST_INPUT}}: {first['msg']}."
-        raise Failure(422, message, details=_details(error)) from error
+        raise RowFailure(422, message, details=_details(error)) from error
 
 
-def malformed(failure: Failure, body: bytes) -> Failure:
+def malformed(failure: RowFailure, body: bytes) -> RowFailure:
     """Return the failure of a request that cannot be read, as MLServer answers it: with all that is wrong with it.
 
     A request that MLServer would take, and this server does not, keeps its failure. So does one with binary tensors:
@@ -74,7 +74,7 @@ def malformed(failure: Failure, body: bytes) -> Failure:
         details = [{"type": "json_invalid", "loc": where, "msg": "JSON decode error", "input": {}, "ctx": why}]
     except ValidationError as error:
         details = _details(error)
-    return Failure(422, failure.message, details=details)
+    return RowFailure(422, failure.message, details=details)
 
 
 def _details(error: ValidationError) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def _details(error: ValidationError) -> list[dict[str, Any]]:
 def wire_response(response: Any, request: types.InferenceRequest) -> InferenceResponse:
     """Return a model's response with the request's id. Raises Failure: the model returned something else."""
     if not isinstance(response, types.InferenceResponse):
-        raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
+        raise RowFailure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
     return InferenceResponse(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -150,15 +150,15 @@ def _name(raw: bytes | str) -> str:
     return "" if text.startswith(":") else text.lower()
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: Exception) -> RowFailure:
     """Return status and message for what a model has raised: MLServer's own errors have a status, others are 500."""
-    if isinstance(error, Failure):
+    if isinstance(error, RowFailure):
         return error
     if isinstance(error, MLServerError):
-        return Failure(_status_of(error.status_code, lowest=400), str(error))
+        return RowFailure(_status_of(error.status_code, lowest=400), str(error))
     if isinstance(error, HTTPException):
         detail: Any = error.detail
-        return Failure(
+        return RowFailure(
             _status_of(error.status_code, lowest=200),
             detail if isinstance(detail, str) else json.dumps(detail, default=str),
             details=detail,
@@ -168,7 +168,7 @@ def failure_of(error: Exception) -> Failure:
     if failure is not None:
         return failure
     logger.exception("The model failed")
-    return Failure(500, f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    return RowFailure(500, f"{type(error).__module__}.{type(error).__qualname__}: {error}")
 
 
 def _status_of(code: object, *, lowest: int) -> int:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.connection.heartbeat import Heartbeat
 from ts.contracts.async_calls import event_loop
 from ts.jobs.errors import LoadError
@@ -41,12 +41,12 @@ SETTINGS_FILE: Final = "settings.json"
 _MOST_BYTES: Final = 1 << 20
 
 
-def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> event_loop.Loading:
+def load(load: Load, connection: FrontendConnection, heartbeat: Heartbeat) -> event_loop.Loading:
     """Load a model for the event loop that serves it, see `ts.process.worker.load_model`."""
     return event_loop.load(load, connection, load_runtime)
 
 
-def load_runtime(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServerRuntime:
+def load_runtime(load: Load, connection: FrontendConnection, runner: asyncio.Runner) -> MLServerRuntime:
     """Load the model in the loop that serves it. Raises LoadError: its settings or its class are invalid."""
     # Before the model's code is imported.
     reported_metrics.forward()

@@ -19,7 +19,7 @@ from mlserver.context import model_context
 from ts.apis.open_inference.receive import receive, receive_input
 from ts.apis.open_inference.rest import has_length
 from ts.apis.open_inference.types import InferenceRequest, Received, Tensor
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.async_calls.async_runtime import AsyncRuntime, FurtherInputs, Outbox, is_cancelled
 from ts.contracts.mlserver.batching import AdaptiveBatcher
 from ts.contracts.mlserver.conversion import (
@@ -33,7 +33,7 @@ from ts.contracts.mlserver.conversion import (
 from ts.contracts.mlserver.model_routes import CustomRoutes
 from ts.contracts.mlserver.reported_metrics import take_records
 from ts.handler_utils.asgi_scope import pseudo_header
-from ts.jobs.errors import Failure, too_large, wire_text
+from ts.jobs.errors import RowFailure, too_large, wire_text
 from ts.ops.tracing.model_errors import note_error
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import (
@@ -67,7 +67,7 @@ class MLServerRuntime(AsyncRuntime):
         self,
         model: MLModel,
         declares: Mapping[str, Any],
-        connection: Connection,
+        connection: FrontendConnection,
         *,
         server_name: str,
         cache_size: int,
@@ -96,7 +96,7 @@ class MLServerRuntime(AsyncRuntime):
         with model_context(self._model.settings):
             try:
                 if not self._model.ready:
-                    raise Failure(503, f"Model {self._model.name} is not ready yet.")
+                    raise RowFailure(503, f"Model {self._model.name} is not ready yet.")
                 if protocol == CUSTOM:
                     await self._custom_routes.answer(wire_row, self._put)
                     return
@@ -109,7 +109,7 @@ class MLServerRuntime(AsyncRuntime):
                 if isinstance(error, asyncio.CancelledError):
                     if is_cancelled():
                         raise
-                    failure = Failure(500, "The model awaited something that was cancelled.")
+                    failure = RowFailure(500, "The model awaited something that was cancelled.")
                 else:
                     failure = failure_of(error)
                 if failure is not error:  # the model's code has raised it
@@ -134,7 +134,7 @@ class MLServerRuntime(AsyncRuntime):
         try:
             received = receive(_open_inference_row(row), self.declares, as_mlserver=True)
             return received, self._as_model_request(received, lower_case_headers(row.headers))
-        except Failure as failure:
+        except RowFailure as failure:
             is_json = row.protocol == OPEN_INFERENCE_REST and not has_length(row.headers)
             raise (malformed(failure, row.body) if is_json else failure) from None
 
@@ -178,7 +178,7 @@ class MLServerRuntime(AsyncRuntime):
                     break
         if len(responses) != 1:
             count = "several responses" if responses else "no response"
-            raise Failure(
+            raise RowFailure(
                 501, f"Model {self._model.name} streams and gives {count} to this request: use infer_stream instead."
             )
         return responses[0]
@@ -240,7 +240,7 @@ class MLServerRuntime(AsyncRuntime):
     def _put(self, row: ResultRow, seconds: float = 0.0) -> None:
         size, limit = len(row.body), self._outbox.max_size
         if size > limit:
-            raise Failure(500, too_large(size, limit))
+            raise RowFailure(500, too_large(size, limit))
         self._outbox.put(row, seconds)
 
 
@@ -250,7 +250,7 @@ def _open_inference_row(row: InferRow) -> InferRow:
     if protocol in (OPEN_INFERENCE_REST, OPEN_INFERENCE_GRPC):
         return row
     if protocol is not None:
-        raise Failure(501, f"An MLServer model cannot be asked by the protocol {protocol!r}.")
+        raise RowFailure(501, f"An MLServer model cannot be asked by the protocol {protocol!r}.")
     if isinstance(body, list):  # of parameters, one of which is the request
         by_name = {name.decode() if isinstance(name, bytes) else name: value for name, _, value in body}
         body = next((by_name[name] for name in _BODY_NAMES if name in by_name), b"")

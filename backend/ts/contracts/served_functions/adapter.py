@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ts.jobs.errors import LoadError
-from ts.serve_decorator import MARK, OBJECTS, Options
+from ts.serve_decorator import MARK, OBJECTS, ServeOptions
 
 if TYPE_CHECKING:
     from ts.contracts.served_functions.served_function import ServedFunction
@@ -42,7 +42,7 @@ def adapt(module: ModuleType, function: str = "") -> ServedFunction | None:
     return ServedFunction(target, options, calls)
 
 
-def _decorated_in(module: ModuleType) -> list[tuple[Callable[..., Any], Options]]:
+def _decorated_in(module: ModuleType) -> list[tuple[Callable[..., Any], ServeOptions]]:
     """Return the functions and classes that a module itself defines and decorates, with their options."""
     defined = {id(each): each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__}
     return [(each, vars(each)[MARK]) for each in defined.values() if MARK in getattr(each, "__dict__", ())]

@@ -16,11 +16,11 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.served_functions.call_bodies import accepted_for, body_of, result_of
 from ts.contracts.served_functions.call_values import CallValues
 from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS
-from ts.serve_decorator import CallFailed, Options
+from ts.serve_decorator import CallFailed, ServeOptions
 
 
 class _Answer(NamedTuple):
@@ -44,10 +44,10 @@ class Calls:
         self._is_called: ContextVar[bool] = ContextVar("is called")
         self._room = asyncio.Semaphore(CALLS_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connection: Connection | None = None
+        self._connection: FrontendConnection | None = None
         self._max_size = 0
 
-    def open(self, connection: Connection, max_size: int) -> None:
+    def open(self, connection: FrontendConnection, max_size: int) -> None:
         """Make calls through a connection; ``max_size`` is that of a body in bytes."""
         self._connection, self._max_size = connection, max_size
 
@@ -110,7 +110,7 @@ class Calls:
 class _Other:
     """Another function of the file, as the one that runs here calls it."""
 
-    def __init__(self, function: Callable[..., Any], options: Options, calls: Calls) -> None:
+    def __init__(self, function: Callable[..., Any], options: ServeOptions, calls: Calls) -> None:
         self._function = function
         self._options = options
         self._calls = calls
@@ -141,7 +141,7 @@ class _Other:
             raise CallFailed(500, f"{values.name}: {error}") from error
 
 
-def call_instead(module: ModuleType, others: Iterable[tuple[Callable[..., Any], Options]], calls: Calls) -> None:
+def call_instead(module: ModuleType, others: Iterable[tuple[Callable[..., Any], ServeOptions]], calls: Calls) -> None:
     """Let the names of functions in their module call the models that run them."""
     callers = {id(function): _caller(function, options, calls) for function, options in others}
     for name, value in list(vars(module).items()):
@@ -149,7 +149,7 @@ def call_instead(module: ModuleType, others: Iterable[tuple[Callable[..., Any], 
             setattr(module, name, callers[id(value)])
 
 
-def _caller(function: Callable[..., Any], options: Options, calls: Calls) -> Callable[..., Any]:
+def _caller(function: Callable[..., Any], options: ServeOptions, calls: Calls) -> Callable[..., Any]:
     other = _Other(function, options, calls)
 
     @functools.wraps(function, updated=())

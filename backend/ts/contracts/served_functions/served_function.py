@@ -17,18 +17,18 @@ from ts.contracts.served_functions.stored_classes import check_storable, encoder
 from ts.contracts.served_functions.value_types import ARRAY_FILE, array_file
 from ts.jobs.errors import (
     BAD_REQUEST,
-    Failure,
     HandlerFailed,
     JobsCancelled,
     LoadError,
     PredictionException,
+    RowFailure,
     device_failure,
     users_traceback,
 )
 from ts.row_states import RowStates
 from ts.runtime.result_bodies import error_status
 from ts.sequence.encoding import StateEncoding
-from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, MIGRATE, REBUILD, STATE, Options
+from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, MIGRATE, REBUILD, STATE, ServeOptions
 
 if TYPE_CHECKING:  # asyncio, which a function that is no coroutine may not need
     from ts.contracts.served_functions.calls import Calls
@@ -42,7 +42,7 @@ class ServedFunction:
     ``options`` are the arguments of `ts.serve`; ``calls`` are those of other functions of its file, if it has others.
     """
 
-    def __init__(self, target: Callable[..., Any], options: Options, calls: "Calls | None" = None) -> None:
+    def __init__(self, target: Callable[..., Any], options: ServeOptions, calls: "Calls | None" = None) -> None:
         #: What the event loop tells which job runs, and what came of calls; None for a file with one function.
         self.calls = calls
         self._object = None if hasattr(target, "__name__") else served_object(target)
@@ -173,18 +173,18 @@ def _told_in_development() -> Iterator[None]:
     """Let the answer tell what the function has raised, on a server for trying things out; else as TorchServe does."""
     try:
         yield
-    except (PredictionException, JobsCancelled, Failure, MemoryError):
+    except (PredictionException, JobsCancelled, RowFailure, MemoryError):
         raise
     except Exception as error:
         if DEVELOPMENT_VARIABLE not in os.environ or device_failure(error) is not None:
             raise
         logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
-        raise Failure(500, f"{type(error).__name__}: {error}") from None
+        raise RowFailure(500, f"{type(error).__name__}: {error}") from None
 
 
 def _row_error(error: Exception) -> RowError:
     """Log an exception of one row of a batch; return the error that answers it."""
-    if isinstance(error, Failure):
+    if isinstance(error, RowFailure):
         return RowError(error.status, error.message, isinstance(error, HandlerFailed))
     if isinstance(error, PredictionException):
         status = error_status(error.error_code)
@@ -195,7 +195,7 @@ def _row_error(error: Exception) -> RowError:
     return RowError(503, "Prediction failed", is_defect=True)
 
 
-class _Call(NamedTuple):
+class _FunctionCall(NamedTuple):
     """One call of the function, for the rows with these indexes."""
 
     indexes: list[int]
@@ -239,17 +239,17 @@ class _Rows:
         self._context = context
         self.results: list[Any] = [b""] * len(data)
 
-    def calls(self, *, batched: bool) -> Iterator[_Call]:
+    def calls(self, *, batched: bool) -> Iterator[_FunctionCall]:
         """Yield the calls to make; refuse rows without the values that the function takes."""
         rows = [(index, self._read(index, row)) for index, row in enumerate(self._data)]
         read = [(index, arguments) for index, arguments in rows if arguments is not None]
         if batched and read:
             names = read[0][1]
             lists = {name: [arguments[name] for _, arguments in read] for name in names}
-            yield _Call([index for index, _ in read], lists, batched=True)
+            yield _FunctionCall([index for index, _ in read], lists, batched=True)
         elif not batched:
             for index, arguments in read:
-                yield _Call([index], arguments, batched=False)
+                yield _FunctionCall([index], arguments, batched=False)
 
     def _read(self, index: int, row: dict[str, Any]) -> dict[str, Any] | None:
         """Return the arguments of the call for a row; None if the row has its answer."""
@@ -292,7 +292,7 @@ class _Rows:
         return asked.arguments
 
     @contextmanager
-    def failing_alone(self, call: _Call) -> Iterator[None]:
+    def failing_alone(self, call: _FunctionCall) -> Iterator[None]:
         """Let an exception of a call fail only its row, where the batch has others that have calls of their own."""
         try:
             yield
@@ -303,7 +303,7 @@ class _Rows:
                 raise
             self._context.request_processor[call.indexes[0]].error = _row_error(error)
 
-    def send(self, call: _Call, part: Any) -> None:
+    def send(self, call: _FunctionCall, part: Any) -> None:
         written = {}
         for index, value in call.of_rows(part):
             asked = self._asked.get(index)
@@ -313,13 +313,13 @@ class _Rows:
         if written:
             _send(self._context, written, dict.fromkeys(written, ""), "", 200)
 
-    def end(self, call: _Call) -> None:
+    def end(self, call: _FunctionCall) -> None:
         """Keep what ends the answers of OpenAI's form, once a function has yielded all parts."""
         for index in call.indexes:
             if (asked := self._asked.get(index)) is not None:
                 self.results[index] = asked.end()
 
-    def keep(self, call: _Call, result: Any) -> None:
+    def keep(self, call: _FunctionCall, result: Any) -> None:
         """Keep the results; of a batch, one that is an exception or cannot be written fails its own row only."""
         for index, value in call.of_rows(result):
             asked = self._asked.get(index)
@@ -356,7 +356,7 @@ class _Rows:
         accepted = self._context.get_request_header(index, "accept")
         return isinstance(accepted, str) and media_type in accepted.lower()
 
-    def store(self, call: _Call) -> None:
+    def store(self, call: _FunctionCall) -> None:
         """Keep the states of the sequences that a call has advanced."""
         if self._values.new_state is not None:
             states = call.arguments[STATE]

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.connection.heartbeat import Heartbeat
 from ts.contracts.async_calls import event_loop
 from ts.contracts.truss.class_file import CLASS_ARGUMENTS, add_to_path, import_class
@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 from ts.contracts.truss.model_methods import Description, describe
 from ts.contracts.truss.request_logs import log_request_ids
 from ts.contracts.truss.request_spans import tracing_of
-from ts.contracts.truss.served_model import HotReload, ServedModel
+from ts.contracts.truss.served_model import HotReload, ServedTruss
 from ts.contracts.truss.signatures import Method, takes
 from ts.contracts.truss.truss_runtime import TrussRuntime
 
@@ -48,12 +48,12 @@ class LazyDataResolver:
         return ""
 
 
-def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> event_loop.Loading:
+def load(load: Load, connection: FrontendConnection, heartbeat: Heartbeat) -> event_loop.Loading:
     """Load a model for the event loop that serves it, see `ts.process.worker.load_model`."""
     return event_loop.load(load, connection, load_runtime)
 
 
-def load_runtime(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRuntime:
+def load_runtime(load: Load, connection: FrontendConnection, runner: asyncio.Runner) -> TrussRuntime:
     """Load a Truss. Raises LoadError: it is invalid, or its code ended the process; Exception: its code raised it."""
     model_dir = Path(load["model_dir"])
     config, options = read_config(model_dir), read_options(model_dir)
@@ -66,7 +66,7 @@ def load_runtime(load: Load, connection: Connection, runner: asyncio.Runner) -> 
         raise LoadError(f"The model ended with {type(error).__name__} while it was loaded: {error}") from error
     tracing = tracing_of(config, Secrets(config["secrets"]))
     hot_reload = HotReload(instance, model_dir, config) if options.get("hotReload") else None
-    return TrussRuntime(ServedModel(load, description, config, options, tracing, hot_reload), connection)
+    return TrussRuntime(ServedTruss(load, description, config, options, tracing, hot_reload), connection)
 
 
 def _load_model(model_dir: Path, config: Mapping[str, Any], runner: asyncio.Runner) -> tuple[Any, Description]:

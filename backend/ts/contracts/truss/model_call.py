@@ -17,10 +17,10 @@ from starlette.responses import Response, StreamingResponse
 from ts.contracts.async_calls.async_runtime import Outbox, is_cancelled
 from ts.contracts.truss.encodings import to_json
 from ts.contracts.truss.model_methods import PREDICT, Endpoint
-from ts.contracts.truss.model_request import Client, ModelRequest
+from ts.contracts.truss.model_request import ModelRequest, TrussClient
 from ts.contracts.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply
 from ts.contracts.truss.request_forms import Form
-from ts.contracts.truss.served_model import ServedModel
+from ts.contracts.truss.served_model import ServedTruss
 from ts.contracts.truss.signatures import Method
 from ts.contracts.truss.slots import Slot, Slots, SlotWork
 from ts.contracts.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pass_on, pull
@@ -39,10 +39,10 @@ class ClientLeft(Exception):
     """The client has left, so the call needs no answer."""
 
 
-class Call:
+class TrussCall:
     """One request to one endpoint."""
 
-    def __init__(self, model: ServedModel, row: InferRow, client: Client, form: Form, outbox: Outbox) -> None:
+    def __init__(self, model: ServedTruss, row: InferRow, client: TrussClient, form: Form, outbox: Outbox) -> None:
         self._model = model
         self._row = row
         self._client = client

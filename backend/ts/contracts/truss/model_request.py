@@ -15,7 +15,7 @@ from ts.handler_utils.asgi_scope import Pairs, as_bytes, scope_of
 from ts.protocol.messages import InferRow
 
 
-class Client:
+class TrussClient:
     """The client that waits for the answer of one call.
 
     Only the event loop calls `leave`; any thread may call the other methods.
@@ -71,7 +71,7 @@ class Client:
 class ModelRequest(Request):
     """The request of one call, for all its steps; ``state.watch_disconnect()`` yields an event: the client has left."""
 
-    def __init__(self, row: InferRow, model_name: str, client: Client) -> None:
+    def __init__(self, row: InferRow, model_name: str, client: TrussClient) -> None:
         super().__init__(model_scope("http", row.headers, row.content_type, model_name), self._receive_message)
         body = row.body
         if isinstance(body, list):  # parameters taken apart by the door; the raw body is the one without a name

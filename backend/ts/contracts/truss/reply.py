@@ -25,7 +25,7 @@ JSON_HEADERS: Final[Headers] = (("content-type", "application/json"),)
 BINARY_HEADERS: Final[Headers] = (("content-type", "application/octet-stream"),)
 
 
-class Answer(NamedTuple):
+class TrussAnswer(NamedTuple):
     """A response, or the head and first chunk of one."""
 
     status: int
@@ -49,11 +49,11 @@ class Problem(Exception):
         self.error = error
         self.headers = headers or {}
 
-    def answer(self) -> Answer:
+    def answer(self) -> TrussAnswer:
         """Return the response in Truss's format. Raises TypeError: the detail has no form in JSON."""
         further = {name.lower(): value for name, value in self.headers.items()}
         headers = tuple({**dict(JSON_HEADERS), **dict(error_headers(self.code)), **further}.items())
-        return Answer(self.status, headers, to_json({"error": self.error}))
+        return TrussAnswer(self.status, headers, to_json({"error": self.error}))
 
 
 def error_headers(code: str) -> Headers:
@@ -78,7 +78,7 @@ class Reply:
         self.begun = False
         self.done = False
 
-    def whole(self, answer: Answer) -> None:
+    def whole(self, answer: TrussAnswer) -> None:
         """Send a complete response; one that exceeds the limit is replaced by an error."""
         try:
             self._check_size(answer.body)

@@ -15,7 +15,15 @@ from pydantic import BaseModel, ValidationError
 
 from ts.contracts.truss.encodings import from_msgpack, to_json, to_msgpack
 from ts.contracts.truss.model_request import header
-from ts.contracts.truss.reply import BINARY_HEADERS, CLIENT_ERROR, JSON_HEADERS, SERVER_ERROR, Answer, Headers, Problem
+from ts.contracts.truss.reply import (
+    BINARY_HEADERS,
+    CLIENT_ERROR,
+    JSON_HEADERS,
+    SERVER_ERROR,
+    Headers,
+    Problem,
+    TrussAnswer,
+)
 from ts.jobs.errors import wire_text
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
@@ -44,7 +52,7 @@ class Form(ABC):
         """Return the inputs. Raises `Problem` for an invalid request."""
 
     @abstractmethod
-    def encode(self, result: Any) -> Answer:
+    def encode(self, result: Any) -> TrussAnswer:
         """Return the answer for a result. Raises `Problem` if the form cannot represent the result."""
 
     @abstractmethod
@@ -78,7 +86,7 @@ class TrussForm(Form):
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         return decode(self._row.body, input_type, binary=self._binary)
 
-    def encode(self, result: Any) -> Answer:
+    def encode(self, result: Any) -> TrussAnswer:
         return encode(result, binary=self._binary)
 
     def encode_chunk(self, chunk: Any) -> Buffer:
@@ -157,16 +165,16 @@ def validate(inputs: Any, input_type: type[BaseModel]) -> BaseModel:
         raise _unparsable([(_place(each["loc"]), each["msg"]) for each in error.errors()]) from error
 
 
-def encode(result: Any, *, binary: bool) -> Answer:
+def encode(result: Any, *, binary: bool) -> TrussAnswer:
     """Return the answer for a result. Raises Problem: the form cannot represent it; the log gives the reason."""
     try:
         if binary:
             if isinstance(result, BaseModel):
                 result = result.model_dump()
-            return Answer(200, BINARY_HEADERS, result if isinstance(result, bytes) else to_msgpack(result))
+            return TrussAnswer(200, BINARY_HEADERS, result if isinstance(result, bytes) else to_msgpack(result))
         if isinstance(result, BaseModel):
-            return Answer(200, JSON_HEADERS, result.model_dump_json().encode())
-        return Answer(200, JSON_HEADERS, to_json(result))
+            return TrussAnswer(200, JSON_HEADERS, result.model_dump_json().encode())
+        return TrussAnswer(200, JSON_HEADERS, to_json(result))
     # The values are the model's objects, which may fail in any way.
     except Exception as error:
         form = "MessagePack" if binary else "JSON"

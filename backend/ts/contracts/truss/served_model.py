@@ -12,7 +12,7 @@ from typing import Any, Final
 from ts.contracts.truss.class_file import import_class
 from ts.contracts.truss.encodings import to_json
 from ts.contracts.truss.model_methods import Description, describe
-from ts.contracts.truss.reply import JSON_HEADERS, Answer
+from ts.contracts.truss.reply import JSON_HEADERS, TrussAnswer
 from ts.contracts.truss.request_spans import NO_TRACE, Trace, Tracing
 from ts.contracts.truss.slots import Slots
 from ts.contracts.truss.threads import MOST_THREADS, Threads
@@ -36,7 +36,7 @@ class HotReload:
         self._model_dir = model_dir
         self._config = config
 
-    def reload(self) -> tuple[Answer, Description | None]:
+    def reload(self) -> tuple[TrussAnswer, Description | None]:
         """Reload the code from its files; return the answer for the client, and the new description or None."""
         class_before, modules_before = type(self._model), self._forget_modules()
         try:
@@ -47,9 +47,9 @@ class HotReload:
             self._model.__class__ = class_before
             self._forget_modules()
             sys.modules.update(modules_before)
-            return Answer(422, JSON_HEADERS, to_json({"error": f"{type(error).__name__}: {error}"})), None
+            return TrussAnswer(422, JSON_HEADERS, to_json({"error": f"{type(error).__name__}: {error}"})), None
         logger.info("The model's code was reloaded from its files.")
-        return Answer(200, JSON_HEADERS, to_json({"msg": "Hot reload complete"})), description
+        return TrussAnswer(200, JSON_HEADERS, to_json({"msg": "Hot reload complete"})), description
 
     def _forget_modules(self) -> dict[str, ModuleType]:
         """Remove the Truss's modules from ``sys.modules``, so that they are imported again; return them by name."""
@@ -67,7 +67,7 @@ class HotReload:
         return isinstance(file, str) and file.endswith(".py") and self._model_dir in Path(file).parents
 
 
-class ServedModel:
+class ServedTruss:
     """A loaded model; a worker creates one.
 
     Attributes:

@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ts.contracts.truss.model_request import Client
-from ts.contracts.truss.threads import Threads, Work
+from ts.contracts.truss.model_request import TrussClient
+from ts.contracts.truss.threads import ThreadCall, Threads
 
 
-class SlotWork(Work[Any]):
+class SlotWork(ThreadCall[Any]):
     """A plain function that needs a slot.
 
     Args:
@@ -68,7 +68,7 @@ class Slots:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def acquire(self, client: Client, work: SlotWork | None = None) -> bool:
+    async def acquire(self, client: TrussClient, work: SlotWork | None = None) -> bool:
         """Wait for a slot; return whether the call holds one, or its client left first.
 
         The call of a plain function gives its ``work``, which may have begun when this returns.

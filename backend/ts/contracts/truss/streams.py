@@ -14,10 +14,10 @@ from typing import Any, Final
 import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
 
-from ts.contracts.truss.model_request import Client, ModelRequest
-from ts.contracts.truss.reply import CLIENT_ERROR, Answer, Headers, Reply, error_headers
+from ts.contracts.truss.model_request import ModelRequest, TrussClient
+from ts.contracts.truss.reply import CLIENT_ERROR, Headers, Reply, TrussAnswer, error_headers
 from ts.contracts.truss.slots import Slot
-from ts.contracts.truss.threads import MOST_THREADS, Threads, Work
+from ts.contracts.truss.threads import MOST_THREADS, ThreadCall, Threads
 from ts.handler_utils.asgi_scope import response_sender
 from ts.protocol.frames import Buffer
 
@@ -59,11 +59,11 @@ class ThreadChunks:
     def __init__(self, generator: Generator[Any, None, None], threads: Threads) -> None:
         self._generator = generator
         self._threads = threads
-        self._running: Work[Any] | None = None
+        self._running: ThreadCall[Any] | None = None
 
     async def next(self) -> Any:
         """Return the next chunk, `END` behind the last. Cancelling this coroutine does not stop the thread."""
-        self._running = Work(next, self._generator, END)
+        self._running = ThreadCall(next, self._generator, END)
         self._threads.start(self._running)
         await self._running.ended()
         return self._running.outcome()
@@ -89,7 +89,7 @@ def chunks_of(generator: Any, threads: Threads) -> Chunks:
 
 
 async def pull(
-    chunks: Chunks, take: Callable[[Any], None], client: Client, *, gap: float | None, may_ask: bool
+    chunks: Chunks, take: Callable[[Any], None], client: TrussClient, *, gap: float | None, may_ask: bool
 ) -> None:
     """Pass each chunk to ``take`` until the stream ends or the client leaves; the caller closes the stream afterwards.
 
@@ -112,7 +112,7 @@ async def pull(
 
 
 @asynccontextmanager
-async def _limited(client: Client, gap: float | None, *, may_ask: bool) -> AsyncIterator[asyncio.Timeout]:
+async def _limited(client: TrussClient, gap: float | None, *, may_ask: bool) -> AsyncIterator[asyncio.Timeout]:
     """Yield the time limit of a block, which is broken off when the client has left; see `pull`."""
     limit = asyncio.timeout(gap)
 
@@ -142,7 +142,7 @@ async def close(chunks: Chunks) -> None:
         logger.exception("A generator of the model failed while it was closed")
 
 
-async def pass_on(response: Response, request: ModelRequest, client: Client, reply: Reply, slot: Slot) -> None:
+async def pass_on(response: Response, request: ModelRequest, client: TrussClient, reply: Reply, slot: Slot) -> None:
     """Send a response; release ``slot`` at its end. Raises Exception: the response's body raised it."""
 
     def take(more: bool, status: int, headers: Headers, body: Buffer) -> None:
@@ -157,7 +157,7 @@ async def pass_on(response: Response, request: ModelRequest, client: Client, rep
             reply.part(status, (), body)
             reply.end(status, ())
         else:
-            reply.whole(Answer(status, headers, body))
+            reply.whole(TrussAnswer(status, headers, body))
         slot.release()
 
     # Starlette reads plain iterators in anyio's threads, whose default limit is 40.

@@ -15,10 +15,10 @@ from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.tensors import flat_list
 from ts.apis.open_inference.types import InferenceResponse, Received, Tensor
 from ts.contracts.truss.encodings import json_value
-from ts.contracts.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Problem
+from ts.contracts.truss.reply import CLIENT_ERROR, SERVER_ERROR, Problem, TrussAnswer
 from ts.contracts.truss.request_forms import Form, validate
 from ts.handler_utils.asgi_scope import pseudo_header
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.jobs.json_values import plain
 from ts.protocol.datatypes import FLOATS
 from ts.protocol.frames import Buffer
@@ -46,7 +46,7 @@ class TensorForm(Form):
         inputs |= {tensor.name: _value_of(tensor) for tensor in request.inputs}
         return inputs if input_type is None else validate(inputs, input_type)
 
-    def encode(self, result: Any) -> Answer:
+    def encode(self, result: Any) -> TrussAnswer:
         received = self._request()
         try:
             members = result.model_dump() if isinstance(result, BaseModel) else result
@@ -54,11 +54,11 @@ class TensorForm(Form):
             outputs = [_tensor(str(name), value) for name, value in members.items()]
             response = InferenceResponse(self._model_name, self._model_version, outputs=outputs)
             headers, body = received.encode(response)
-        except Failure as failure:
+        except RowFailure as failure:
             raise Problem(failure.status, SERVER_ERROR, failure.message) from failure
         except (TypeError, ValueError, OverflowError) as error:
             raise Problem(500, SERVER_ERROR, f"The model's result cannot be converted to tensors: {error}") from error
-        return Answer(200, headers, body)
+        return TrussAnswer(200, headers, body)
 
     def encode_chunk(self, chunk: Any) -> Buffer:
         return self.encode(chunk).body
@@ -70,7 +70,7 @@ class TensorForm(Form):
         if self._received is None:
             try:
                 self._received = receive(self._row)
-            except Failure as failure:
+            except RowFailure as failure:
                 raise Problem(failure.status, CLIENT_ERROR, failure.message) from failure
         return self._received
 

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Work(Generic[T]):
+class ThreadCall(Generic[T]):
     """One call of a plain function that may block, with a copy of its creator's context variables.
 
     A thread runs the call and then notifies the event loop; until then only that thread knows the outcome.
@@ -95,14 +95,14 @@ class Threads:
     def __init__(self, name: str, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    def start(self, work: Work[Any], run: Callable[[], None] | None = None) -> None:
+    def start(self, work: ThreadCall[Any], run: Callable[[], None] | None = None) -> None:
         """Have a thread run some work, or call ``run``, which runs and publishes the work."""
         running = self._pool.submit(run or work.run_and_publish)
         running.add_done_callback(lambda running: work.publish() if running.cancelled() else None)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function`` in a thread and return its result; see `Work.result` about cancellation."""
-        work = Work(function, *args, **kwargs)
+        """Call ``function`` in a thread and return its result; see `ThreadCall.result` about cancellation."""
+        work = ThreadCall(function, *args, **kwargs)
         self.start(work)
         return await work.result()
 

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.async_calls.async_runtime import AsyncRuntime, FurtherInputs, Outbox
 from ts.contracts.served_functions.json_examples import example_of
-from ts.contracts.truss.model_call import Call
+from ts.contracts.truss.model_call import TrussCall
 from ts.contracts.truss.model_methods import PREDICT, WEBSOCKET
-from ts.contracts.truss.model_request import Client
+from ts.contracts.truss.model_request import TrussClient
 from ts.contracts.truss.reply import Reply
 from ts.contracts.truss.request_forms import Form, PredictionsForm, TrussForm
 from ts.contracts.truss.request_logs import enter_request
-from ts.contracts.truss.served_model import ServedModel
-from ts.contracts.truss.websocket_session import Session
+from ts.contracts.truss.served_model import ServedTruss
+from ts.contracts.truss.websocket_session import TrussSession
 from ts.handler_utils.asgi_scope import pseudo_header
 from ts.protocol.messages import DECLARES, NO_HISTORIES, TRUSS, Histories, InferRow
 
@@ -34,17 +34,17 @@ _COLLECTING_LIMIT = 30.0
 class TrussRuntime(AsyncRuntime):
     """Runs the jobs of one loaded Truss."""
 
-    def __init__(self, model: ServedModel, connection: Connection) -> None:
+    def __init__(self, model: ServedTruss, connection: FrontendConnection) -> None:
         super().__init__(_declarations(model))
         self._model = model
         self._connection = connection
         self._outbox = Outbox(connection, model.max_response_size)
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, TrussClient] = {}
         self._collecting: asyncio.Task[bytes] | None = None
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         job_id = wire_row.job_id
-        client = self._clients[job_id] = Client()
+        client = self._clients[job_id] = TrussClient()
         if job_id in self._connection.cancelled:  # the client left before the job began
             client.leave()
         enter_request(wire_row)
@@ -53,7 +53,7 @@ class TrussRuntime(AsyncRuntime):
             if endpoint == WEBSOCKET:
                 with self._model.trace_of(wire_row).span("websocket"):
                     reply = self._reply_to(wire_row)
-                    await Session(self._model, wire_row, inputs, client, self._connection, reply).run()
+                    await TrussSession(self._model, wire_row, inputs, client, self._connection, reply).run()
             elif endpoint == HOT_RELOAD and self._model.hot_reload is not None:
                 answer, description = self._model.hot_reload.reload()
                 if description is not None:
@@ -63,7 +63,7 @@ class TrussRuntime(AsyncRuntime):
                 self._reply_to(wire_row).whole(answer)
             else:
                 form = _form_of(wire_row, self._model)
-                await Call(self._model, wire_row, client, form, self._outbox).run(endpoint or PREDICT)
+                await TrussCall(self._model, wire_row, client, form, self._outbox).run(endpoint or PREDICT)
         finally:
             client.leave()  # model code that still watches the client learns that the call is over
             del self._clients[job_id]
@@ -108,7 +108,7 @@ class TrussRuntime(AsyncRuntime):
         self._model.close()
 
 
-def _declarations(model: ServedModel) -> dict[str, Any]:
+def _declarations(model: ServedTruss) -> dict[str, Any]:
     description = model.description
     predict = description.endpoints.get(PREDICT)
     return {
@@ -132,7 +132,7 @@ def _example(schema: Mapping[str, Any] | None) -> dict[str, Any]:
     return {}
 
 
-def _form_of(row: InferRow, model: ServedModel) -> Form:
+def _form_of(row: InferRow, model: ServedTruss) -> Form:
     if row.protocol == TRUSS:
         return TrussForm(row)
     if row.protocol is None:

@@ -12,11 +12,11 @@ from typing import Final
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.async_calls.async_runtime import FurtherInputs, is_cancelled
-from ts.contracts.truss.model_request import Client, model_scope
+from ts.contracts.truss.model_request import TrussClient, model_scope
 from ts.contracts.truss.reply import MODEL_FAILED, Reply
-from ts.contracts.truss.served_model import ServedModel
+from ts.contracts.truss.served_model import ServedTruss
 from ts.contracts.truss.signatures import Method
 from ts.contracts.truss.websocket_frames import BYTES, CLOSE, TEXT
 from ts.jobs.errors import users_traceback
@@ -30,16 +30,16 @@ _NORMAL, _CANNOT_ACCEPT, _BROKEN, _FAILED = 1000, 1003, 1006, 1011
 _NOT_IMPLEMENTED: Final = "WebSocket is not implemented on this deployment."
 
 
-class Session:
+class TrussSession:
     """One session."""
 
     def __init__(
         self,
-        model: ServedModel,
+        model: ServedTruss,
         row: InferRow,
         inputs: FurtherInputs,
-        client: Client,
-        connection: Connection,
+        client: TrussClient,
+        connection: FrontendConnection,
         reply: Reply,
     ) -> None:
         self._method = model.description.websocket

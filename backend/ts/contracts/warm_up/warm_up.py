@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Final, TypedDict
 
-from ts.jobs.errors import Failure, LoadError
+from ts.jobs.errors import LoadError, RowFailure
 from ts.jobs.row import Row
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, Load
 from ts.protocol.regular_files import read_regular
@@ -70,7 +70,7 @@ def prepare(
                     _call(service, runtime, wire_rows, wait_for, begins=number_of_call == 0)
                     seconds.append(time.perf_counter() - started)
         except Exception as error:
-            reason = str(error) if isinstance(error, (Failure, LoadError)) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, (RowFailure, LoadError)) else f"{type(error).__name__}: {error}"
             raise LoadError(f"{label} failed: {reason}") from error
         last = f", the last of {len(seconds)} calls {seconds[-1] * 1000:.1f} ms" if len(seconds) > 1 else ""
         logger.info("%s took %.1f ms%s", label, seconds[0] * 1000, last)

@@ -2,7 +2,7 @@
 
     python -P -m ts.core.forking.warm_parent --socket PATH --orders DESCRIPTOR
 
-PATH is where workers connect. DESCRIPTOR is a socket with the server's orders, one message each: JSON (`Order`) and the
+PATH is where workers connect. DESCRIPTOR is a socket with orders, one message each: JSON (`ForkOrder`) and the
 descriptors of the status pipe, of the worker's output and errors, and of its claims. Into the status pipe the worker
 writes ``pid N`` once it leads its process group; this process writes ``refused REASON`` instead of forking, and
 ``exit CODE`` when the worker has ended.
@@ -38,7 +38,7 @@ _MOST_FOLDERS: Final = 1000
 _IMPORTED_AT_START: Final = frozenset(("sitecustomize", "usercustomize"))
 
 
-class Order(TypedDict):
+class ForkOrder(TypedDict):
     """What the server asks for.
 
     imports      modules that the model needs; one that cannot be imported is left to the worker
@@ -75,7 +75,7 @@ class WarmParent:
         self._poll = select.poll()
         self._poll.register(orders, select.POLLIN)
 
-    def run(self) -> Order | None:
+    def run(self) -> ForkOrder | None:
         """Fork workers until the server closes the socket; return None then, and in each forked process its order."""
         while True:
             for descriptor, _ in self._poll.poll():
@@ -85,11 +85,11 @@ class WarmParent:
                 data, ends, _, _ = socket.recv_fds(self._orders, _MAX_ORDER, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
                 if not data:
                     return None
-                order: Order = json.loads(data)
+                order: ForkOrder = json.loads(data)
                 if self._fork(order, _Ends(ends[0], ends[1], ends[2], ends[3:])):
                     return order
 
-    def _fork(self, order: Order, ends: _Ends) -> bool:
+    def _fork(self, order: ForkOrder, ends: _Ends) -> bool:
         """Fork a worker, unless that is not safe or not the same; return whether this is the worker's process."""
         parent = os.getpid()
         try:
@@ -190,7 +190,7 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only their number counts
 
 
-def _start(order: Order, ends: _Ends, arguments: list[str], parent: int) -> None:
+def _start(order: ForkOrder, ends: _Ends, arguments: list[str], parent: int) -> None:
     """Make this forked process what a worker is that was started in an interpreter of its own."""
     os.setsid()
     die_with_parent()

@@ -19,7 +19,7 @@ from ts.sequences.redis.redis_record import (
 from ts.sequences.steps.record import (
     DIGEST_SIZE,
     Damaged,
-    Head,
+    RecordHead,
     check_state,
     headless_record,
     pack_head,
@@ -72,7 +72,7 @@ class Reading:
     found: Found
     problems: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    head: Head | None = None
+    head: RecordHead | None = None
     closed: str = ""
     time_left: float = _LEFT
     tokens: bytes = b""
@@ -225,7 +225,7 @@ def _ids(fields: Mapping[bytes, bytes]) -> Callable[[bytes | None], bytes]:
     return read
 
 
-def _reading(head: Head, field: bytes | None) -> None:
+def _reading(head: RecordHead, field: bytes | None) -> None:
     if field is not None and field.decode("ascii", "replace") == reading_of(head):
         raise Damaged(ENDS_WORKERS)
 
@@ -238,6 +238,6 @@ def _skip(log: Sequence[LogEntry], skipped: bytes) -> None:
         )
 
 
-def _state(head: Head, state: bytes | None) -> bytes | None:
+def _state(head: RecordHead, state: bytes | None) -> bytes | None:
     check_state(head, state)
     return state

@@ -9,8 +9,8 @@ import msgpack
 from ts.sequences.steps.record import (
     DIGEST_SIZE,
     Damaged,
-    Head,
     KeptStep,
+    RecordHead,
     SequenceRecord,
     pack_head,
     pack_logged_head,
@@ -138,15 +138,15 @@ def kept_fields(
     return fields
 
 
-def reading_of(state: SequenceRecord | Head) -> str:
+def reading_of(state: SequenceRecord | RecordHead) -> str:
     """Return the field that says that the state with this record or head is read."""
     return f"{state.incarnation} {state.last}"
 
 
-class Stored(NamedTuple):
+class RedisFields(NamedTuple):
     """What the fields of a sequence say."""
 
-    head: Head
+    head: RecordHead
     record: SequenceRecord
     recent: int  # how many bytes of its ids are not in the string of ids
 
@@ -162,7 +162,7 @@ def unpack_record(
     kept: Sequence[bytes],
     *,
     settings: StoreSettings,
-) -> Stored:
+) -> RedisFields:
     """Return what the fields say; ``cut``: some ids are left out. Raises Damaged: they cannot be read."""
     try:
         packed = unpack_head(head)
@@ -185,10 +185,10 @@ def unpack_record(
         raise Damaged(f"the record is unreadable: {error!r}") from error
     record.forgotten_ids = record.forgotten_ids or bool(cut)
     record.forget_ids_beyond(settings.most_ids)
-    return Stored(packed, record, len(recent))
+    return RedisFields(packed, record, len(recent))
 
 
-def check_version(head: Head, version: bytes | None, states: bytes | None) -> None:
+def check_version(head: RecordHead, version: bytes | None, states: bytes | None) -> None:
     """Raise Damaged if the fields with the versions, by which a script decides, are not as the head says."""
     if (version, states) != (head.version.encode(), head.state_version.encode()):
         raise Damaged(f"its version is {head.version!r} by its head, and {version!r} by its field")

@@ -54,7 +54,7 @@ from ts.sequences.steps.stores.store import (
     SUSPENDED_SECONDS,
     Acquired,
     Commit,
-    Held,
+    HeldElsewhere,
     Lease,
     OtherVersion,
     Store,
@@ -189,7 +189,7 @@ class RedisStore(Store):
     def _acquired(self, sequence_id: str, fence: int, result: list[Any]) -> Acquired:
         kind, *fields = result
         if kind == _HELD:
-            return Acquired(None, None, Held())
+            return Acquired(None, None, HeldElsewhere())
         if kind == _OTHER_VERSION:
             return self._of_other_version(*fields)
         if kind != _TAKEN:

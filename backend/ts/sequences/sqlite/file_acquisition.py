@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ts.protocol.boot_clock import boot_time
-from ts.sequences.sqlite.file_rows import Row, name_of
+from ts.sequences.sqlite.file_rows import FileRow, name_of
 from ts.sequences.sqlite.file_tables import Tables
 from ts.sequences.sqlite.sqlite_file import is_damage
 from ts.sequences.steps.record import Damaged, SequenceRecord
@@ -17,7 +17,7 @@ from ts.sequences.steps.stores.store import (
     IDLE,
     SERVED_SECONDS,
     Acquired,
-    Held,
+    HeldElsewhere,
     Lease,
     OtherVersion,
     StoreSettings,
@@ -57,7 +57,7 @@ class Acquisition:
             found = self._tables.find(self._model, name)
             if found is None:
                 return Acquired(self._begin(sequence_id, name))
-            return self._take(Row.valid(found), sequence_id, active_since)
+            return self._take(FileRow.valid(found), sequence_id, active_since)
         except Damaged as damage:
             problem = str(damage)
             with contextlib.suppress(sqlite3.DatabaseError):
@@ -74,7 +74,7 @@ class Acquisition:
         number = self._tables.add(self._model, name, 1, settings.owner, *times)
         return Lease(sequence_id, 1, SequenceRecord(), number=number)
 
-    def _take(self, row: Row, sequence_id: str, active_since: float) -> Acquired:
+    def _take(self, row: FileRow, sequence_id: str, active_since: float) -> Acquired:
         settings, tables, now = self._settings, self._tables, self.now
         is_free = may_take(row.owner, row.lease_until, now, settings)
         try:
@@ -96,7 +96,7 @@ class Acquisition:
             return Acquired(None, None, other)
         if not is_free:
             self.holders.setdefault(row.owner, []).append(sequence_id)
-            return Acquired(None, None, Held())
+            return Acquired(None, None, HeldElsewhere())
         if other is not None and not settings.migrates:
             return Acquired(self._lease(row, sequence_id, record), None, other)
         state: bytes | None = None
@@ -111,7 +111,7 @@ class Acquisition:
                 state, log, problem = None, [], Unreadable(str(damage))
         return Acquired(self._lease(row, sequence_id, record), state, problem, log)
 
-    def _lease(self, row: Row, sequence_id: str, record: SequenceRecord) -> Lease:
+    def _lease(self, row: FileRow, sequence_id: str, record: SequenceRecord) -> Lease:
         settings, now, own = self._settings, self.now, self._own.get(row.number)
         if row.lease_until and (own is None or own.fence != row.fence):
             self.is_takeover = True
@@ -122,7 +122,7 @@ class Acquisition:
         )
         return Lease(sequence_id, row.fence + 1, record, number=row.number)
 
-    def _is_served(self, row: Row, record: SequenceRecord) -> bool:
+    def _is_served(self, row: FileRow, record: SequenceRecord) -> bool:
         """Whether a server has a version that may run the sequence, or had it a moment ago."""
         if row.lease_until > self.now and row.owner != self._settings.owner and not is_gone(row.owner):
             return True

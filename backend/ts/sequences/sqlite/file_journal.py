@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ts.sequences.sqlite.file_pieces import Change, checked_bytes, pack_kept, read_change
+from ts.sequences.sqlite.file_pieces import PieceChange, checked_bytes, pack_kept, read_change
 from ts.sequences.sqlite.file_tables import SLOT, Tables
 from ts.sequences.sqlite.sqlite_file import is_damage
 from ts.sequences.steps.record import NO_STATE, Checkpoint, Damaged, slot_of
@@ -29,14 +29,14 @@ _UPDATE_LOGGED: Final = (
 KEEP_ENTRY: Final = "INSERT OR REPLACE INTO log (sequence, number, entry) VALUES (?, ?, ?)"
 
 
-def journal_of(tables: Tables, number: int) -> list[Change]:
+def journal_of(tables: Tables, number: int) -> list[PieceChange]:
     """Return the changes of a sequence that are not in the tables yet. Raises Damaged."""
     found = tables.file.execute("SELECT entry FROM changes WHERE sequence = ? ORDER BY number", (number,))
     changes = [_change(entry) for (entry,) in found.fetchall()]
     return [change for change in changes if change.sequence == number]
 
 
-def _change(entry: Any) -> Change:
+def _change(entry: Any) -> PieceChange:
     try:
         return read_change(checked_bytes(entry))
     except Damaged as damage:
@@ -48,7 +48,7 @@ def fold(tables: Tables) -> None:
     found = tables.file.execute("SELECT sequence, entry, lasts FROM changes ORDER BY number DESC").fetchall()
     if not found:
         return
-    changes: dict[int, list[Change]] = {}
+    changes: dict[int, list[PieceChange]] = {}
     unreadable: list[tuple[Any, Any, Damaged]] = []
     floors: dict[int, int] = {}
     # By sequence of which the changes so far have the state and all answers that are kept: the ids before them.
@@ -84,7 +84,7 @@ def fold(tables: Tables) -> None:
     tables.file.execute("DELETE FROM changes")
 
 
-def _add_earlier_ids(changes: list[Change], earlier: list[bytes]) -> None:
+def _add_earlier_ids(changes: list[PieceChange], earlier: list[bytes]) -> None:
     """Add ids to the earliest of some changes, which are in reverse order, as are the ids; empty the list of these."""
     if earlier:
         earliest = changes[-1]
@@ -92,7 +92,7 @@ def _add_earlier_ids(changes: list[Change], earlier: list[bytes]) -> None:
         earlier.clear()
 
 
-def apply(tables: Tables, changes: Mapping[int, list[Change]]) -> None:
+def apply(tables: Tables, changes: Mapping[int, list[PieceChange]]) -> None:
     """Write the changes of sequences, by their numbers, in order."""
     try:
         refused = _apply(tables, changes)
@@ -107,7 +107,7 @@ def apply(tables: Tables, changes: Mapping[int, list[Change]]) -> None:
                 tables.set_aside(number, "a change of it could not be written", state)
 
 
-def _is_applied(tables: Tables, change: Mapping[int, list[Change]]) -> bool:
+def _is_applied(tables: Tables, change: Mapping[int, list[PieceChange]]) -> bool:
     try:
         return not _apply(tables, change)
     except sqlite3.DatabaseError as error:
@@ -116,7 +116,7 @@ def _is_applied(tables: Tables, change: Mapping[int, list[Change]]) -> bool:
         return False
 
 
-def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
+def _apply(tables: Tables, changes: Mapping[int, list[PieceChange]]) -> list[int]:
     """Write changes; return the sequences to which the changes do not belong."""
     rows, logged, states = [], [], []
     entries: list[tuple[int, int, bytes]] = []
@@ -178,7 +178,7 @@ class _WholeState(NamedTuple):
     rest: int
 
 
-def _whole_state(changes: list[Change]) -> _WholeState | None:
+def _whole_state(changes: list[PieceChange]) -> _WholeState | None:
     """Return the state that the changes of a sequence leave; None if they have only added to its log."""
     for place in range(len(changes) - 1, -1, -1):
         change = changes[place]
@@ -190,7 +190,7 @@ def _whole_state(changes: list[Change]) -> _WholeState | None:
     return None
 
 
-def _entries_of(number: int, changes: list[Change], log_from: int) -> Iterable[tuple[int, int, bytes]]:
+def _entries_of(number: int, changes: list[PieceChange], log_from: int) -> Iterable[tuple[int, int, bytes]]:
     """Return the rows of a log that now begins with a step that changes write; later ones replace earlier ones."""
     for change in changes:
         for step, entries in change.log:
@@ -198,10 +198,10 @@ def _entries_of(number: int, changes: list[Change], log_from: int) -> Iterable[t
                 yield number, step, pack_entry(change.incarnation, step, entries, owner=number)
 
 
-def _kept_of(tables: Tables, number: int, changes: list[Change]) -> Iterable[tuple[int, bytes, bytes]]:
+def _kept_of(tables: Tables, number: int, changes: list[PieceChange]) -> Iterable[tuple[int, bytes, bytes]]:
     """Return the rows of the answers that are kept after the changes."""
     incarnation, last = changes[-1].incarnation, changes[-1].latest.last
-    latest: dict[int, tuple[Change, Any, bytes]] = {}
+    latest: dict[int, tuple[PieceChange, Any, bytes]] = {}
     for change in changes:
         if change.incarnation == incarnation:
             for step, answer in change.kept:
@@ -214,7 +214,7 @@ def _kept_of(tables: Tables, number: int, changes: list[Change]) -> Iterable[tup
     return rows
 
 
-def _note(tables: Tables, number: int, changes: list[Change]) -> None:
+def _note(tables: Tables, number: int, changes: list[PieceChange]) -> None:
     """Write the changes of what recognizes repeated steps."""
     incarnation = changes[-1].incarnation
     ids = b"".join([change.new_ids for change in changes if change.incarnation == incarnation])

@@ -12,7 +12,7 @@ from ts.sequences.sqlite.file_journal import KEEP_ENTRY, fold
 from ts.sequences.sqlite.file_moving import examine, put
 from ts.sequences.sqlite.file_opening import all_of, open_file
 from ts.sequences.sqlite.file_pieces import unpack_digests, unpack_kept
-from ts.sequences.sqlite.file_rows import Row, checksum_of, name_of, text_of
+from ts.sequences.sqlite.file_rows import FileRow, checksum_of, name_of, text_of
 from ts.sequences.sqlite.file_sweep import COUNT_TAKEOVER
 from ts.sequences.sqlite.file_tables import SLOT, Tables, chunks_of
 from ts.sequences.sqlite.file_watch import ask
@@ -102,7 +102,7 @@ class FileMaintenance(Maintenance):
             fold(self._tables)
             found = self._tables.find(name_of(model), name_of(sequence_id))
         try:
-            row = None if found is None else Row.valid(found)
+            row = None if found is None else FileRow.valid(found)
         except Damaged:
             return ""
         return "" if row is None or row.lease_until <= boot_time() or is_gone(row.owner) else row.owner
@@ -139,7 +139,7 @@ class _Repair:
         self._mend_row()
         self._mend_history()
         try:
-            row = Row.valid(self._tables.find_number(number) or self._found)
+            row = FileRow.valid(self._tables.find_number(number) or self._found)
         except Damaged as damage:  # which cannot be: all columns were set
             raise AssertionError(str(damage)) from damage
         self._mend_head(row)
@@ -152,7 +152,7 @@ class _Repair:
         moment = expires_at if type(expires_at) is float else boot_time() + _LEFT
         reason = closed.decode("utf-8", "replace") if type(closed) is bytes else "?"
         try:
-            Row.valid((*self._found[:4], 1, b"", 0.0, 0.0, closed, b"", None, None, None))
+            FileRow.valid((*self._found[:4], 1, b"", 0.0, 0.0, closed, b"", None, None, None))
         except Damaged:
             reason = ENDED if state is None else ""
             self._done.append("why it was over was unreadable" if reason else "it counts as open")
@@ -186,7 +186,7 @@ class _Repair:
                 execute("DELETE FROM earlier WHERE sequence = ?", (number,))
                 self._done.append("the tokens of the sequences with its id were forgotten")
 
-    def _mend_head(self, row: Row) -> None:
+    def _mend_head(self, row: FileRow) -> None:
         """End the sequence if its head or its state cannot be read."""
         number, tables = self._number, self._tables
         try:

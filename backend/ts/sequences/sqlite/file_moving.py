@@ -6,7 +6,7 @@ Everything here runs within a transaction of the caller's, on tables that are up
 from ts.protocol.boot_clock import boot_time
 from ts.sequences.sqlite.file_journal import INLINE, KEEP, KEEP_ENTRY
 from ts.sequences.sqlite.file_pieces import checked_bytes, pack_kept, unpack_kept
-from ts.sequences.sqlite.file_rows import MOST_FENCE, Row, name_of, text_of
+from ts.sequences.sqlite.file_rows import MOST_FENCE, FileRow, name_of, text_of
 from ts.sequences.sqlite.file_tables import SLOT, Tables
 from ts.sequences.steps.record import Damaged, slot_of, unpack_head
 from ts.sequences.steps.sequence_limits import MOST_KEPT_ANSWERS
@@ -74,7 +74,7 @@ def examine(tables: Tables, number: int) -> Examined | None:
     model, sequence_id = text_of(found[1]), text_of(found[2])
     problems: list[str] = []
     try:
-        row = Row.valid(found)
+        row = FileRow.valid(found)
         head = tables.head(row)
         record = tables.record(row, head)
         if not record.has_begun:

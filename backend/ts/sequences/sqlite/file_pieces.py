@@ -44,7 +44,7 @@ def pack(piece: Any) -> bytes:
 
 
 def sealed_changes(changes: Iterable[Any]) -> list[bytes]:
-    """Return changes as entries of the journal; a change has the fields of a `Change`, and in it of a `Latest`."""
+    """Return changes as entries of the journal; a change has the fields of a `PieceChange`, and in it of a `Latest`."""
     try:
         return seal_all(map(_pack, changes))
     except UnicodeEncodeError:
@@ -87,7 +87,7 @@ class Latest(NamedTuple):
         return pack_logged_head(record, Checkpoint._make(self.checkpoint))
 
 
-class Change(NamedTuple):
+class PieceChange(NamedTuple):
     """What a commit changes of one sequence, as the journal has it.
 
     Attributes:
@@ -108,10 +108,10 @@ class Change(NamedTuple):
 
 #: How many fields there are; of each the last one is missing where the commit has not written to the log.
 _LATEST_FIELDS: Final = len(Latest._fields)
-_CHANGE_FIELDS: Final = len(Change._fields)
+_CHANGE_FIELDS: Final = len(PieceChange._fields)
 
 
-def read_change(entry: Buffer) -> Change:
+def read_change(entry: Buffer) -> PieceChange:
     """Return the change in an entry of the journal. Raises Damaged."""
     fields = unpack(unseal(entry))
     try:
@@ -125,7 +125,7 @@ def read_change(entry: Buffer) -> Change:
     if len(latest) != _LATEST_FIELDS or len(fields) != _CHANGE_FIELDS:
         raise Damaged("it is no entry of a journal")
     fields[2] = _new(Latest, latest)
-    return _new(Change, fields)
+    return _new(PieceChange, fields)
 
 
 class KeptPiece(NamedTuple):

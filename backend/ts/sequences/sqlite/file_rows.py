@@ -32,7 +32,7 @@ def checksum_of(number: int, model: bytes, sequence_id: bytes) -> int:
     return zlib.crc32(b"%d %b\0%b" % (number, model, sequence_id))
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """A row of the table ``sequences``, of which `valid` says whether it is sound."""
 
     number: int
@@ -50,7 +50,7 @@ class Row(NamedTuple):
     tokens: bytes | None  # from the table of that name
 
     @classmethod
-    def valid(cls, found: Sequence[Any]) -> "Row":
+    def valid(cls, found: Sequence[Any]) -> "FileRow":
         """Return the row. Raises Damaged: a column has what was never written there."""
         number, model, sequence_id, checksum, fence, owner, until, expires_at, closed, damage, *rest = found
         wrong = [

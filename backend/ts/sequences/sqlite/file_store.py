@@ -31,8 +31,8 @@ from ts.protocol.messages import ENDED
 from ts.sequences.sqlite.file_acquisition import Acquisition
 from ts.sequences.sqlite.file_journal import apply, fold, journal_of
 from ts.sequences.sqlite.file_opening import open_file
-from ts.sequences.sqlite.file_pieces import Change, Latest, sealed_changes
-from ts.sequences.sqlite.file_rows import Row, name_of
+from ts.sequences.sqlite.file_pieces import Latest, PieceChange, sealed_changes
+from ts.sequences.sqlite.file_rows import FileRow, name_of
 from ts.sequences.sqlite.file_sweep import COUNT_TAKEOVER, sweep
 from ts.sequences.sqlite.file_tables import Tables
 from ts.sequences.sqlite.file_watch import FileWatch, ask
@@ -166,7 +166,7 @@ class FileStore(Store):
             first = kept[0].step.number if kept else 1
             if begins or new_ids or first + len(kept) - 1 != record.last:
                 lasts = True
-            # The fields of a `Change`, and in it of a `Latest`: tuples, since this is the hot path.
+            # The fields of a `PieceChange`, and in it of a `Latest`: tuples, since this is the hot path.
             incarnation = record.incarnation
             latest: tuple[Any, ...] = (
                 lease.fence,
@@ -213,7 +213,7 @@ class FileStore(Store):
         values = itertools.chain.from_iterable(zip([change[0] for change in changes], entries, strict=True))
         return self._file.write(_append_rows(len(changes)), (lasts, *values, mark)) > 0
 
-    def _commit_checked(self, commits: Sequence[Commit], changes: list[Change]) -> list[bool | None]:
+    def _commit_checked(self, commits: Sequence[Commit], changes: list[PieceChange]) -> list[bool | None]:
         """Write to the tables and check each lease, because some may have been taken over."""
         with self._transaction():
             valid: list[bool | None] = [self._is_valid(commit.lease) for commit in commits]
@@ -248,7 +248,7 @@ class FileStore(Store):
             found = tables.find_number(lease.number)
             if found is None:
                 return None
-            row = Row.valid(found)
+            row = FileRow.valid(found)
             journal = journal_of(tables, lease.number)
             record = tables.record(row, tables.head(row, journal), journal)
         except Damaged:
@@ -257,7 +257,7 @@ class FileStore(Store):
             return record.incarnation == lease.record.incarnation or None
         return False if row.fence == lease.fence else None
 
-    def _is_written(self, commit: Commit, journal: Sequence[Change]) -> bool:
+    def _is_written(self, commit: Commit, journal: Sequence[PieceChange]) -> bool:
         """Whether the store has an answer of a commit, and that lease has written it."""
         lease, (step, answer) = commit.lease, commit.kept[0]
         incarnation = lease.record.incarnation
@@ -275,7 +275,7 @@ class FileStore(Store):
             found = self._tables.find(self._model, name_of(sequence_id))
             if found is None:
                 return None
-            row = Row.valid(found)
+            row = FileRow.valid(found)
             journal = journal_of(self._tables, row.number)
             record = self._tables.record(row, self._tables.head(row, journal), journal)
         return record if record.has_begun else None
@@ -336,8 +336,8 @@ class FileStore(Store):
             yield
 
 
-def _change_of(fields: tuple[Any, ...]) -> Change:
-    change = Change(*fields)
+def _change_of(fields: tuple[Any, ...]) -> PieceChange:
+    change = PieceChange(*fields)
     return change._replace(latest=Latest(*change.latest))
 
 

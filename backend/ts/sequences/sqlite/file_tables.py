@@ -9,20 +9,20 @@ from typing import Any, Final
 
 from ts.sequences.sqlite.file_pieces import (
     CHUNK,
-    Change,
     KeptPiece,
+    PieceChange,
     checked_bytes,
     pack_digests,
     unpack_digests,
     unpack_kept,
 )
-from ts.sequences.sqlite.file_rows import Row, checksum_of
+from ts.sequences.sqlite.file_rows import FileRow, checksum_of
 from ts.sequences.sqlite.sqlite_file import SqliteFile
 from ts.sequences.steps.record import (
     DIGEST_SIZE,
     Damaged,
-    Head,
     KeptStep,
+    RecordHead,
     SequenceRecord,
     check_state,
     record_of,
@@ -37,7 +37,7 @@ SLOT: Final = 2**40
 #: The key of a chunk of ids is the sequence's number times this, and the chunk's number.
 CHUNKS: Final = 2**20
 
-#: The fields of a `Row`.
+#: The fields of a `FileRow`.
 _COLUMNS: Final = (
     "number, model, id, name_checksum, fence, owner, lease_until, expires_at, closed, damage, head, state,"
     " (SELECT tokens FROM earlier WHERE sequence = number)"
@@ -68,7 +68,7 @@ class Tables:
     # Reading
 
     def find(self, model: bytes, sequence_id: bytes) -> tuple[Any, ...] | None:
-        """Return the row of a sequence as it is found, for `Row.valid`."""
+        """Return the row of a sequence as it is found, for `FileRow.valid`."""
         found: tuple[Any, ...] | None = self.file.execute(_BY_NAME, (model, sequence_id)).fetchone()
         return found
 
@@ -76,7 +76,7 @@ class Tables:
         found: tuple[Any, ...] | None = self.file.execute(_BY_NUMBER, (number,)).fetchone()
         return found
 
-    def head(self, row: Row, journal: Sequence[Change] = ()) -> Head | None:
+    def head(self, row: FileRow, journal: Sequence[PieceChange] = ()) -> RecordHead | None:
         """Return the head of a sequence, None if it has not begun. Raises Damaged.
 
         Args:
@@ -86,7 +86,7 @@ class Tables:
             return unpack_head(journal[-1].latest.head())
         return None if row.head is None else unpack_head(row.head)
 
-    def record(self, row: Row, head: Head | None, journal: Sequence[Change] = ()) -> SequenceRecord:
+    def record(self, row: FileRow, head: RecordHead | None, journal: Sequence[PieceChange] = ()) -> SequenceRecord:
         """Return the record of a sequence with this head. Raises Damaged: what recognizes its steps cannot be read."""
         if head is None:
             return SequenceRecord()
@@ -109,7 +109,7 @@ class Tables:
             raise Damaged(f"its request ids cannot be read: {damage}") from damage
         return b"".join(digests for of, digests in chunks if of == incarnation)
 
-    def _steps(self, number: int, head: Head, journaled: Iterable[Any]) -> dict[int, KeptStep]:
+    def _steps(self, number: int, head: RecordHead, journaled: Iterable[Any]) -> dict[int, KeptStep]:
         """Return the steps of the latest incarnation whose answers are kept, by number.
 
         Of a step that cannot be read the number is known: by its slot.
@@ -139,7 +139,7 @@ class Tables:
             return min(last, 1)
         return next((each for each in range(last, max(1, last - self.kept), -1) if slot_of(each, self.kept) == slot), 0)
 
-    def state(self, row: Row, head: Head | None) -> bytes | None:
+    def state(self, row: FileRow, head: RecordHead | None) -> bytes | None:
         """Return the state of a sequence with this head, None if it is over. Raises Damaged."""
         if row.closed or head is None:
             return None
@@ -152,13 +152,13 @@ class Tables:
         check_state(head, state)
         return state
 
-    def log(self, row: Row, head: Head | None, problems: list[str] | None = None) -> list[LogEntry]:
+    def log(self, row: FileRow, head: RecordHead | None, problems: list[str] | None = None) -> list[LogEntry]:
         """Return the log of a sequence with this head, none if it is over; see `read_log`. Raises Damaged."""
         if row.closed or head is None:
             return []
         return read_log(head, self._pieces(row, head, "ASC"), row.number, problems)
 
-    def latest(self, row: Row, head: Head | None) -> list[LogEntry]:
+    def latest(self, row: FileRow, head: RecordHead | None) -> list[LogEntry]:
         """Return what of the log makes the present state, none if it is over; see `read_latest`. Raises Damaged."""
         if row.closed or head is None:
             return []
@@ -168,7 +168,7 @@ class Tables:
         finally:
             pieces.close()
 
-    def _pieces(self, row: Row, head: Head, order: str) -> Generator[Any, None, None]:
+    def _pieces(self, row: FileRow, head: RecordHead, order: str) -> Generator[Any, None, None]:
         found = self.file.execute(
             f"SELECT entry FROM log WHERE sequence = ? AND number >= ? ORDER BY number {order}",  # noqa: S608
             (row.number, head.log_from),
@@ -179,7 +179,7 @@ class Tables:
         finally:
             found.close()  # one that is read in part would hold the transaction
 
-    def ends_workers(self, number: int, head: Head | None) -> bool:
+    def ends_workers(self, number: int, head: RecordHead | None) -> bool:
         """Whether a worker began to read the state of a sequence with this head, and has not survived it."""
         if head is None:
             return False
@@ -315,7 +315,7 @@ class Tables:
         self.file.execute("DELETE FROM earlier WHERE sequence = ?", (number,))
 
 
-def _tokens(row: Row) -> bytes:
+def _tokens(row: FileRow) -> bytes:
     if row.tokens is None:
         return b""
     try:

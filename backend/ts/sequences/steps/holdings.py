@@ -28,7 +28,7 @@ from ts.sequences.steps.step import (
 )
 from ts.sequences.steps.stores.store import (
     Acquired,
-    Held,
+    HeldElsewhere,
     Lease,
     OtherVersion,
     Store,
@@ -254,7 +254,7 @@ class Holdings:
     def _refusal(self, sequence_id: str, acquired: Acquired) -> StepRefusal | None:
         """Say why a sequence could not be acquired, or not its state; None if it was acquired whole."""
         match acquired.refusal:
-            case Held():
+            case HeldElsewhere():
                 return StepRefusal(HELD, f"Sequence {sequence_id!r} is run by another server now. Try again later.")
             case OtherVersion(version, is_served):
                 text = f"Sequence {sequence_id!r} belongs to version {version} of the model"

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from ts.jobs.errors import Failure, device_failure
+from ts.jobs.errors import RowFailure, device_failure
 from ts.jobs.row import Row
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow, SequenceNews
@@ -24,10 +24,10 @@ def prepare(row: Row, make: Callable[[], Buffer | None], tell: Tell) -> ResultRo
         _, _, set_headers = row.response_head()
         headers, news = tell(row, set_headers)
         answer = ResultRow(row.job_id, False, 200, "", headers, body, None, news)
-    except Failure as failure:
+    except RowFailure as failure:
         answer = failed_row(row.job_id, failure)
     except Exception as error:
         logger.exception("Request %s cannot be prepared", row.job_id, extra={"request_id": row.job_id})
-        answer = failed_row(row.job_id, device_failure(error) or Failure(500, "The request cannot be read."))
+        answer = failed_row(row.job_id, device_failure(error) or RowFailure(500, "The request cannot be read."))
     row.done = True
     return answer

@@ -227,7 +227,7 @@ def unseal(sealed: Buffer) -> memoryview:
     return payload
 
 
-class Head(NamedTuple):
+class RecordHead(NamedTuple):
     """The small part of a record, which every commit writes; `pack_head` seals it.
 
     Attributes:
@@ -276,11 +276,11 @@ def pack_logged_head(record: SequenceRecord, checkpoint: Checkpoint) -> bytes:
     return _seal(FORMAT, zlib.crc32(payload)) + payload
 
 
-def unpack_head(sealed: Buffer) -> Head:
+def unpack_head(sealed: Buffer) -> RecordHead:
     """Return the head that `pack_head` has sealed. Raises Damaged: it is something else."""
     try:
-        head = Head(*msgpack.unpackb(unseal(sealed), max_array_len=len(_KINDS_OF_HEAD), max_map_len=0))
-        for name, value, kind in zip(Head._fields, head, _KINDS_OF_HEAD, strict=True):
+        head = RecordHead(*msgpack.unpackb(unseal(sealed), max_array_len=len(_KINDS_OF_HEAD), max_map_len=0))
+        for name, value, kind in zip(RecordHead._fields, head, _KINDS_OF_HEAD, strict=True):
             if type(value) is not kind:
                 raise TypeError(f"{name} is a {type(value).__name__}, it must be a {kind.__name__}")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -288,7 +288,7 @@ def unpack_head(sealed: Buffer) -> Head:
     return head
 
 
-def record_of(head: Head, closed: str, tokens: bytes, ids: bytes, kept: dict[int, KeptStep]) -> SequenceRecord:
+def record_of(head: RecordHead, closed: str, tokens: bytes, ids: bytes, kept: dict[int, KeptStep]) -> SequenceRecord:
     """Return the record with this head; ``tokens`` are `SequenceRecord.tokens`, or those without the head's own."""
     return SequenceRecord(
         *(head.incarnation, head.token, head.version, head.state_version, head.last, closed),
@@ -303,7 +303,7 @@ def headless_record(incarnation: int, last: int) -> SequenceRecord:
     return SequenceRecord(incarnation, new_token(), last=last, forgotten_ids=True)
 
 
-def check_state(head: Head, state: bytes | None) -> None:
+def check_state(head: RecordHead, state: bytes | None) -> None:
     """Raise Damaged if the state is not the one that the head was written with."""
     if state is None:
         if head.checkpoint >= 0:

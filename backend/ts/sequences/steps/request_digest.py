@@ -13,7 +13,7 @@ from typing import Final
 import msgpack
 
 from ts.context import RequestProcessor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.messages import InferRow
 from ts.runtime.decoded_rows import Parameter, form_fields, media_type
 from ts.sequences.steps.record import DIGEST_SIZE, digest_of, digest_of_body
@@ -50,7 +50,7 @@ def digest_of_request(sent: InferRow, request: RequestProcessor, forms: str, *, 
 def _fields(sent: InferRow, forms: str) -> Sequence[Parameter] | None:
     try:
         return form_fields(sent, forms)
-    except Failure:  # the model's code reads it in its own way
+    except RowFailure:  # the model's code reads it in its own way
         return None
 
 

@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 USUAL: Final = Claim(None, None, "", names_request=False, starts=False, digest=b"", is_new=True)
 
 
-class Run(NamedTuple):
+class RunStep(NamedTuple):
     """The step runs, as the first of an incarnation if it ``begins``."""
 
     begins: bool
@@ -75,9 +75,9 @@ class Refuse(NamedTuple):
     message: str
 
 
-Verdict = Run | Repeat | Refuse
-_RUN: Final = Run(False)
-_BEGIN: Final = Run(True)
+Verdict = RunStep | Repeat | Refuse
+_RUN: Final = RunStep(False)
+_BEGIN: Final = RunStep(True)
 
 
 class Rules(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from ts.sequences.steps.record import Damaged, Head, seal, unseal
+from ts.sequences.steps.record import Damaged, RecordHead, seal, unseal
 
 _pack: Final = msgpack.Packer().pack
 #: What a piece with a state begins with. An encoded list never does: msgpack does not use this byte.
@@ -77,21 +77,21 @@ def gap(number: int) -> LogEntry:
     return LogEntry(number, _WHOLE)
 
 
-class Stored(NamedTuple):
+class LogAfterState(NamedTuple):
     """The latest state that was stored whole, None if none was, and what was appended since then."""
 
     state: bytes | None
     log: Sequence[LogEntry]
 
 
-def since_latest_state(state: bytes | None, log: Sequence[LogEntry]) -> Stored:
+def since_latest_state(state: bytes | None, log: Sequence[LogEntry]) -> LogAfterState:
     """Return what the state of a sequence is made of.
 
     Args:
         state: The one before the log.
     """
     place = latest_whole(log)
-    return Stored(state, log) if place is None else Stored(log[place].state, log[place + 1 :])
+    return LogAfterState(state, log) if place is None else LogAfterState(log[place].state, log[place + 1 :])
 
 
 def latest_whole(log: Sequence[LogEntry]) -> int | None:
@@ -117,7 +117,9 @@ def unpack_entry(sealed: Any, incarnation: int, owner: int = 0) -> LogEntry:
     raise Damaged("an entry of its log belongs to another sequence")
 
 
-def read_log(head: Head, pieces: Iterable[Any], owner: int = 0, problems: list[str] | None = None) -> list[LogEntry]:
+def read_log(
+    head: RecordHead, pieces: Iterable[Any], owner: int = 0, problems: list[str] | None = None
+) -> list[LogEntry]:
     """Return the log of a sequence with this head. Raises Damaged: a piece is missing or cannot be read.
 
     A piece that cannot be read costs no more than itself if a later one has the state whole: it is a gap.
@@ -148,7 +150,7 @@ def read_log(head: Head, pieces: Iterable[Any], owner: int = 0, problems: list[s
     return log
 
 
-def read_latest(head: Head, backwards: Iterable[Any], owner: int = 0) -> list[LogEntry]:
+def read_latest(head: RecordHead, backwards: Iterable[Any], owner: int = 0) -> list[LogEntry]:
     """Return the latest state in the log of a sequence with this head, and what follows; the whole log if it has none.
 
     Raises Damaged: one of these pieces is missing or cannot be read.

@@ -13,9 +13,9 @@ from ts.protocol.messages import (
     HELD_ELSEWHERE,
     MIGRATED,
     SEQUENCE_ID_SEPARATOR,
-    History,
     ResultRow,
     SequenceNews,
+    StepHistory,
 )
 from ts.sequences.steps.record import KeptStep, SequenceRecord, digest_of, digest_of_sent_id
 from ts.sequences.steps.rules import USUAL, Claim, Reason
@@ -62,10 +62,10 @@ BROKEN_OFF: Final = (
 )
 NOT_APPLIED: Final = "The step was not applied."
 
-#: What `History.asks_after` is if the client asks, not the server.
+#: What `StepHistory.asks_after` is if the client asks, not the server.
 CLIENT_ASKS: Final = "not_applied"
 #: The history of a step that has no earlier delivery.
-NEW: Final = History(math.inf, was_sent=False, asks_after="")
+NEW: Final = StepHistory(math.inf, was_sent=False, asks_after="")
 
 _pack = msgpack.Packer().pack
 _name: Final = itemgetter(0)
@@ -144,7 +144,7 @@ class Step:
 
     # What few steps have, and what only steps that run have: an instance gets it when it is set.
     claim: Claim = USUAL
-    history: History = NEW
+    history: StepHistory = NEW
     is_named = is_marked_last = ends = is_applied = False
     number = incarnation = index = 0
     token = ""

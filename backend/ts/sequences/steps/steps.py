@@ -37,7 +37,7 @@ from ts.sequence.sequence_cache import SequenceCache
 from ts.sequences.steps.prepared import prepare
 from ts.sequences.steps.record import KeptStep, SequenceRecord, new_token
 from ts.sequences.steps.request_digest import digest_of_request
-from ts.sequences.steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, Run, judge
+from ts.sequences.steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, RunStep, judge
 from ts.sequences.steps.step import (
     BROKEN_OFF,
     CLIENT_ASKS,
@@ -126,7 +126,7 @@ class Steps:
         Args:
             rows: The decoded requests.
             wire_rows: The wire rows of these requests, perhaps among others.
-            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
+            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.StepHistory`.
         """
         steps, running = self._steps_of(rows, wire_rows, histories)
         refusals = self._acquire(steps)
@@ -213,7 +213,7 @@ class Steps:
                 return answer
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
-        if not isinstance(verdict, Run):
+        if not isinstance(verdict, RunStep):
             return self._without_handler(step, verdict, record)
         if verdict.begins:
             record = self._begin(step, record)

@@ -37,7 +37,7 @@ from ts.sequences.steps.kept_answers import look_up, repeated
 from ts.sequences.steps.migration import Migration
 from ts.sequences.steps.record import DIGEST_SIZE, Damaged, new_token
 from ts.sequences.steps.request_digest import digest_of_values
-from ts.sequences.steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
+from ts.sequences.steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, RunStep, judge
 from ts.sequences.steps.state_log import LogEntry
 from ts.sequences.steps.step import (
     CLIENT_ASKS,
@@ -150,7 +150,7 @@ class StoredSteps(Steps):
                 return answer
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
-        if not (isinstance(verdict, Run) or running) and self._is_outdated(lease):
+        if not (isinstance(verdict, RunStep) or running) and self._is_outdated(lease):
             self._holdings.drop_from_memory(sequence_id)
             return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED, REPLACED))
         if isinstance(verdict, Repeat):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ts.context import Context
-from ts.jobs.errors import Failure, LoadError
+from ts.jobs.errors import LoadError, RowFailure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.messages import InferRow, Load
 from ts.runtime.torchserve_handler import TorchServeHandler
@@ -33,7 +33,7 @@ def read_answers(wire_row: InferRow) -> Row:
     """Return the row with the two answers. Raises Failure: it has others."""
     found = Answers((name, _decoded(bytes(value))) for name, _, value in wire_row.body)
     if found.keys() != {"live", "shadow"}:
-        raise Failure(400, "A comparison is of two answers, live and shadow.")
+        raise RowFailure(400, "A comparison is of two answers, live and shadow.")
     return Row(wire_row.job_id, found, wire_row.headers)
 
 

@@ -41,7 +41,7 @@ class UnusableFile(Exception):
     """What is to be imported is not the export of this sequence; the message says what is wrong with it."""
 
 
-class Place(NamedTuple):
+class StorePlace(NamedTuple):
     """Where the sequences of a model are: the module of its store, and a path or a URL."""
 
     module: str
@@ -58,7 +58,7 @@ class Known(NamedTuple):
 class Bookmarks:
     """The sequences of one model. Every method raises `StoreError`: the store cannot be used."""
 
-    def __init__(self, model: str, place: Place) -> None:
+    def __init__(self, model: str, place: StorePlace) -> None:
         self._model = model
         self._place = place
 

@@ -1,6 +1,6 @@
 """Where the sequences of a model are stored, as its configuration says."""
 
-from torchserve_py.apis.bookmarks.bookmarks import Place
+from torchserve_py.apis.bookmarks.bookmarks import StorePlace
 from torchserve_py.base.settings.state_folders import StateFolders
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.failures import bad_request, unsupported
@@ -10,7 +10,7 @@ from torchserve_py.sequences.steps.handler_keys import HandlerKeys
 from torchserve_py.sequences.steps.kept_states import path_of, sequence_file
 
 
-def place_of(model: ServedModel, folders: StateFolders) -> Place:
+def place_of(model: ServedModel, folders: StateFolders) -> StorePlace:
     """Return where a model's sequences are. Raises DoorError: in no store."""
     if not model.is_stateful:
         raise bad_request(
@@ -23,4 +23,4 @@ def place_of(model: ServedModel, folders: StateFolders) -> Place:
             " redis in its model-config.yaml can they be forked, go back, and move."
         )
     path = path_of(cache, sequence_file(folders, model.name))
-    return Place(stores()[cache.store].module, path or cache.url or "")
+    return StorePlace(stores()[cache.store].module, path or cache.url or "")

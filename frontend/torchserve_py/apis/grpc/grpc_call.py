@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torchserve_py.apis.grpc.refusals import Refusal
+from torchserve_py.apis.grpc.refusals import GrpcRefusal
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import Dialect, RepliedCall, Replier
@@ -20,7 +20,7 @@ class GrpcDialect(Dialect, ABC):
     """How one API speaks over gRPC. Unless a class says otherwise, messages are the bytes that the worker made."""
 
     @abstractmethod
-    def refusal(self, error: Exception) -> Refusal:
+    def refusal(self, error: Exception) -> GrpcRefusal:
         """Return the status of a call that fails with ``error``."""
 
     def answer(self, call: GrpcCall, part: Part) -> Any:

@@ -35,7 +35,7 @@ from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.net.http2.grpc_messages import LARGEST, MessageLimit
 from torchserve_py.net.http2.grpc_server import GrpcServer
-from torchserve_py.net.http2.rpc import Limits, Method
+from torchserve_py.net.http2.rpc import RpcLimits, RpcMethod
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class GrpcDoors:
     async def _serve(self, kind: str, services: Sequence[_Services], context: ssl.SSLContext | None) -> None:
         """Open the port that the settings ``grpc_<kind>_…`` describe."""
         settings, names = self.context.settings, [health.SERVICE_NAME, reflection.SERVICE_NAME]
-        methods: dict[str, Method] = {}
+        methods: dict[str, RpcMethod] = {}
         for definition, table in services:
             for service in definition.DESCRIPTOR.services_by_name.values():
                 names.append(service.full_name)
@@ -98,14 +98,14 @@ class GrpcDoors:
         probes = state.methods(_SMALL)
         methods |= probes
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
-        methods[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = Method(
+        methods[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = RpcMethod(
             CommentedReflection(names, _pool_of(definitions)).answer,
             _SMALL,
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
             takes_stream=True,
         )
-        limits = Limits(
+        limits = RpcLimits(
             settings.of(GrpcSettings).grpc_max_concurrent_streams,
             float(settings.default_response_timeout),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),

@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2
 
 from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.net.http2.grpc_messages import MessageLimit
-from torchserve_py.net.http2.rpc import Method, Rpc
+from torchserve_py.net.http2.rpc import Rpc, RpcMethod
 from torchserve_py.net.turns import running_turns
 
 #: The service name that stands for the whole server.
@@ -39,11 +39,11 @@ class HealthService:
         self._is_closed = True
         self._wake()
 
-    def methods(self, limit: MessageLimit) -> dict[str, Method]:
+    def methods(self, limit: MessageLimit) -> dict[str, RpcMethod]:
         """Return the methods by path, with a size limit for their messages."""
         read, write = health_pb2.HealthCheckRequest.FromString, _Status.SerializeToString
         served = {"Check": self._check, "Watch": self._watch}
-        return {f"/{health.SERVICE_NAME}/{name}": Method(each, limit, read, write) for name, each in served.items()}
+        return {f"/{health.SERVICE_NAME}/{name}": RpcMethod(each, limit, read, write) for name, each in served.items()}
 
     def _check(self, request: Any, rpc: Rpc) -> Any:
         if request.service in self._services:

@@ -26,7 +26,7 @@ from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.admission import client_at
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.request_head import Metadata
-from torchserve_py.net.http2.rpc import Denied, Method, Rpc
+from torchserve_py.net.http2.rpc import Denied, Rpc, RpcMethod
 from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class GrpcMethod(NamedTuple):
 
 def methods_of(
     service: ServiceDescriptor, table: Mapping[str, GrpcMethod], context: DoorContext, raw_limit: MessageLimit
-) -> dict[str, Method]:
+) -> dict[str, RpcMethod]:
     """Return the methods of a service by path; ``raw_limit`` is the size limit of the messages of raw methods."""
     limit = MessageLimit(context.settings.max_request_size, "max_request_size sets")
     methods = {}
@@ -63,7 +63,7 @@ def methods_of(
         is_stream = bool(each.client_streaming or each.server_streaming)
         served = _Served(f"{service.full_name}/{each.name}", row, context, is_stream=is_stream)
         admit = None if context.tokens is None else served.admit
-        method = Method(
+        method = RpcMethod(
             row.serve,
             raw_limit if row.is_raw else limit,
             takes_stream=each.client_streaming,

@@ -26,7 +26,7 @@ from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.failures import UNAVAILABLE, DoorError, Failure, unsupported
 from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.endpoints.token_authorization import TokenType
-from torchserve_py.net.http2.grpc_messages import BadMessage
+from torchserve_py.net.http2.grpc_messages import BadGrpcMessage
 from torchserve_py.net.http2.rpc import Rpc
 
 #: A response as JSON.
@@ -157,7 +157,7 @@ def _hold(rpc: Rpc, size: int) -> None:
     """Count bytes that the server holds for a call. Raises DoorError: there is no room for them now."""
     try:
         rpc.reader.hold(size)
-    except BadMessage as error:
+    except BadGrpcMessage as error:
         raise DoorError(Failure(429, UNAVAILABLE, str(error), overloaded=True)) from error
 
 

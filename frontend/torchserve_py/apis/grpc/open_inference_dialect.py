@@ -15,7 +15,7 @@ from grpc import StatusCode
 from torchserve_py.apis.grpc.grpc_call import GrpcCall, GrpcDialect
 from torchserve_py.apis.grpc.open_inference_requests import EMPTY_FINAL_RESPONSE, OpenRequest
 from torchserve_py.apis.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
-from torchserve_py.apis.grpc.refusals import Refusal, code_of
+from torchserve_py.apis.grpc.refusals import GrpcRefusal, code_of
 from torchserve_py.apis.open_inference.answers import only_response
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
@@ -56,18 +56,18 @@ _BINARY: Final = "-bin"
 class OpenInferenceMessages(GrpcDialect):
     """Messages are the worker's; a failure is a status. The headers that a model sets become trailing metadata."""
 
-    def refusal(self, error: Exception) -> Refusal:
+    def refusal(self, error: Exception) -> GrpcRefusal:
         failure = failure_of(error)
         code = code_of(failure.status, _CODES)
         if isinstance(error, ModelApiDisabledError):
-            return Refusal(StatusCode.PERMISSION_DENIED, _MODEL_API_DISABLED, cause=failure.cause)
+            return GrpcRefusal(StatusCode.PERMISSION_DENIED, _MODEL_API_DISABLED, cause=failure.cause)
         if failure.cause == HANDLER_ERROR and failure.status == 503:  # TorchServe's status for a handler that raises
             code = StatusCode.INTERNAL
         elif failure.cause in _CODES_OF_CAUSES:
             code = _CODES_OF_CAUSES[Cause(failure.cause)]
         elif failure.type == INVALID_KEY:
             code = StatusCode.PERMISSION_DENIED
-        return Refusal(code, failure.message, cause=failure.cause)
+        return GrpcRefusal(code, failure.message, cause=failure.cause)
 
     def answer(self, call: GrpcCall, part: Part) -> Any:
         if part.more or not part.body:

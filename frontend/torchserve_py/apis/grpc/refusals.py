@@ -47,7 +47,7 @@ _JAVA_PACKAGES: Final = {
 }
 
 
-class Refusal(NamedTuple):
+class GrpcRefusal(NamedTuple):
     """A status; ``reason`` is the second line of its description, and ``cause`` tells equal messages apart."""
 
     code: StatusCode
@@ -83,11 +83,11 @@ def code_of(status: int, special: Mapping[int, StatusCode] | None = None) -> Sta
     return StatusCode.INTERNAL if 500 <= status < 600 else StatusCode.UNKNOWN
 
 
-def torchserve_refusal(failure: Failure, code: StatusCode) -> Refusal:
+def torchserve_refusal(failure: Failure, code: StatusCode) -> GrpcRefusal:
     """Return the status of a TorchServe service for a failure, with the name of the Java class."""
     if failure.type == INVALID_KEY:
-        return Refusal(StatusCode.PERMISSION_DENIED, failure.message)
-    return Refusal(code, failure.message, java_name(failure.type), failure.cause)
+        return GrpcRefusal(StatusCode.PERMISSION_DENIED, failure.message)
+    return GrpcRefusal(code, failure.message, java_name(failure.type), failure.cause)
 
 
 def java_name(name: str) -> str:

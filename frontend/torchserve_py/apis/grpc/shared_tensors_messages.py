@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from torchserve_py.apis.grpc.grpc_call import GrpcCall
 from torchserve_py.apis.grpc.open_inference_dialect import OpenInferenceMessages
 from torchserve_py.apis.grpc.open_inference_requests import values_of
-from torchserve_py.apis.open_inference.shared_memory import Place, SharedMemory
+from torchserve_py.apis.open_inference.shared_memory import RegionSlice, SharedMemory
 from torchserve_py.apis.open_inference.shared_tensors import OFFSET, REGION, SIZE, Places, place_of
 from torchserve_py.base.bounded_json import MAX_PARSED
 from torchserve_py.core.jobs.parts import Part
@@ -49,7 +49,7 @@ def with_raw_contents(memory: SharedMemory, body: bytes, hold: Callable[[int], N
     return message.SerializeToString(), {name: place for name, place in wanted.items() if place is not None}
 
 
-def _take(memory: SharedMemory, what: str, parameters: Any) -> Place | None:
+def _take(memory: SharedMemory, what: str, parameters: Any) -> RegionSlice | None:
     named = {name: parameters[name] for name in (REGION, OFFSET, SIZE) if name in parameters}
     place = place_of(memory, what, values_of(named))
     for name in named:

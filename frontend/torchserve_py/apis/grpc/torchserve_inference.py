@@ -15,7 +15,7 @@ from torchserve_py.apis.grpc.protos.inference_pb2 import (
     PredictionsRequest,
     TorchServeHealthResponse,
 )
-from torchserve_py.apis.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
+from torchserve_py.apis.grpc.refusals import GrpcRefusal, code_of, java_name, torchserve_refusal
 from torchserve_py.apis.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.table import Settings
@@ -60,13 +60,13 @@ class TorchServeMessages(GrpcDialect):
 
     has_torchserve_words: ClassVar[bool] = True
 
-    def refusal(self, error: Exception) -> Refusal:
+    def refusal(self, error: Exception) -> GrpcRefusal:
         failure = failure_of(error)
         cause = failure.cause
         if not cause and failure.type in _BEFORE_QUEUEING:
-            return Refusal(StatusCode.INTERNAL, failure.message, _BEFORE_QUEUEING[failure.type])
+            return GrpcRefusal(StatusCode.INTERNAL, failure.message, _BEFORE_QUEUEING[failure.type])
         if cause in _NOT_QUEUED:
-            return Refusal(StatusCode.INTERNAL, failure.message, "InternalServerException.()", cause)
+            return GrpcRefusal(StatusCode.INTERNAL, failure.message, "InternalServerException.()", cause)
         is_late = cause == Cause.client_timeout
         return torchserve_refusal(failure, StatusCode.DEADLINE_EXCEEDED if is_late else code_of(failure.status))
 

@@ -10,7 +10,7 @@ from grpc import StatusCode
 from torchserve_py.apis.grpc.grpc_call import GrpcDialect
 from torchserve_py.apis.grpc.method_table import GrpcMethod
 from torchserve_py.apis.grpc.protos import management_pb2 as messages
-from torchserve_py.apis.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
+from torchserve_py.apis.grpc.refusals import GrpcRefusal, code_of, java_name, torchserve_refusal
 from torchserve_py.core.serving.errors import NotEnoughDevices, WorkersFailed
 from torchserve_py.endpoints.failures import failure_of
 from torchserve_py.endpoints.management.management_calls import Done, ManagementCalls, ModelApiDisabledError
@@ -27,14 +27,14 @@ _CODES: Final = {408: StatusCode.DEADLINE_EXCEEDED, 409: StatusCode.ALREADY_EXIS
 class ManagementDialect(GrpcDialect):
     """How management calls fail; they never become jobs."""
 
-    def refusal(self, error: Exception) -> Refusal:
+    def refusal(self, error: Exception) -> GrpcRefusal:
         failure = failure_of(error)
         if isinstance(error, ModelApiDisabledError):
             disabled = java_name("ModelException")
-            return Refusal(StatusCode.PERMISSION_DENIED, "Model API disabled", disabled, failure.cause)
+            return GrpcRefusal(StatusCode.PERMISSION_DENIED, "Model API disabled", disabled, failure.cause)
         if isinstance(error, (WorkersFailed, NotEnoughDevices)):
             message = f"Error while creating workers: {failure.message}"
-            return Refusal(StatusCode.INTERNAL, message, java_name(failure.type))
+            return GrpcRefusal(StatusCode.INTERNAL, message, java_name(failure.type))
         return torchserve_refusal(failure, code_of(failure.status, _CODES))
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
-from torchserve_py.apis.live.message_forms import LAST_STEP, Form, Resume, Step, read_message
+from torchserve_py.apis.live.message_forms import LAST_STEP, Form, LiveStep, Resume, read_message
 from torchserve_py.apis.live.session_ends import ENDED, GONE, POLICY_VIOLATION, SessionOver, check_can_resume
 from torchserve_py.apis.live.socket_session import StepSession
 from torchserve_py.base.causes import Cause
@@ -67,7 +67,7 @@ class LiveSession(StepSession):
 
     async def take(self, message: Message) -> None:
         read = read_message(self._form, message)
-        if not isinstance(read, Step):
+        if not isinstance(read, LiveStep):
             await self._resume(read)
             return
         await self.wait_for_room()
@@ -81,7 +81,7 @@ class LiveSession(StepSession):
     def _ask(self, number: int) -> StepCall:
         """Ask for the answer to a step that an earlier connection has sent."""
         send = partial(self._send_part, number)
-        return self.template.submit(self.sequence_id, Step(number, b""), send, token=self.token, only_ask=True)
+        return self.template.submit(self.sequence_id, LiveStep(number, b""), send, token=self.token, only_ask=True)
 
     async def _send_part(self, number: int, part: Part) -> None:
         for message in self._form.part(number, part):
@@ -168,13 +168,13 @@ class NamedSession(LiveSession):
         await self.wait_for_answers()
         await super().take(message)
 
-    def put_next(self, step: Step, send: SendPart) -> None:
+    def put_next(self, step: LiveStep, send: SendPart) -> None:
         self.last = max(self.last, step.number)
         self.put_step(self.template.submit(self._name, step, send, token=None, ids=self._ids))
 
     def _ask(self, number: int) -> StepCall:
         send = partial(self._send_part, number)
-        return self.template.submit(self._name, Step(number, b""), send, token=None, ids=self._ids, only_ask=True)
+        return self.template.submit(self._name, LiveStep(number, b""), send, token=None, ids=self._ids, only_ask=True)
 
     @property
     def _ids(self) -> str:

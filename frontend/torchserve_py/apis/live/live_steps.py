@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from torchserve_py.apis.live.message_forms import Step
+from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.jobs.call import Call, SequenceRequest
@@ -58,7 +58,7 @@ class StepTemplate(NamedTuple):
     def submit(
         self,
         sequence_id: str,
-        step: Step,
+        step: LiveStep,
         send: SendPart,
         *,
         starts: bool = False,

@@ -20,7 +20,7 @@ LAST_STEP: Final = 2**32 - 1
 _MAX_TOKEN: Final = 200
 
 
-class Step(NamedTuple):
+class LiveStep(NamedTuple):
     """A step as a client sends it. Number 0 stands for the next step, and None for the session's content type."""
 
     number: int
@@ -68,12 +68,12 @@ class _JsonForm:
     name = FOR_PAGES
     is_text = True
 
-    def decode(self, data: bytes) -> Step | Resume:
+    def decode(self, data: bytes) -> LiveStep | Resume:
         read = _JSON_STEP.decode(data)
         if read.resume is not msgspec.UNSET:
             return _RESUME.decode(data)
         body = read.body.encode() if isinstance(read.body, str) else read.body.base64
-        return Step(read.step, body, read.content_type, read.end)
+        return LiveStep(read.step, body, read.content_type, read.end)
 
     def session(self, session: Mapping[str, Any]) -> bytes:
         return msgspec.json.encode(session)
@@ -112,7 +112,7 @@ class _BinaryForm:
     name = "sequences.binary.v1"
     is_text = False
 
-    def decode(self, data: bytes) -> Step | Resume:
+    def decode(self, data: bytes) -> LiveStep | Resume:
         if len(data) < _HEADER.size:
             raise msgspec.DecodeError(f"it has {len(data)} bytes, and its header {_HEADER.size}")
         kind, flags, _, number = _HEADER.unpack_from(data)
@@ -121,7 +121,7 @@ class _BinaryForm:
             return _RESUME.decode(body)
         if kind != _STEP or flags & ~_ENDS:
             raise msgspec.DecodeError(f"kind {kind} with flags {flags}; a step is kind 1 with flags 0 or 1")
-        return Step(number, body, None, bool(flags & _ENDS))
+        return LiveStep(number, body, None, bool(flags & _ENDS))
 
     def session(self, session: Mapping[str, Any]) -> bytes:
         return _HEADER.pack(_SESSION, 0, 0, 0) + msgspec.json.encode(session)
@@ -156,7 +156,7 @@ Form = _JsonForm | _BinaryForm
 FORMS: Final[Mapping[str, Form]] = {form.name: form for form in (_JsonForm(), _BinaryForm())}
 
 
-def read_message(form: Form, message: Message) -> Step | Resume:
+def read_message(form: Form, message: Message) -> LiveStep | Resume:
     """Return the step, or the request to resume, in a message. Raises SessionOver: the message is of another form."""
     if (message.kind is Kind.text) is not form.is_text:
         kind = "text" if form.is_text else "binary"

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
-from torchserve_py.apis.live.message_forms import Step
+from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_ends import (
     BROKEN,
     ENDED,
@@ -249,7 +249,7 @@ class StepSession(SocketSession):
     async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         """Tell the client why a step has no answer, or not all of it."""
 
-    def put_next(self, step: Step, send: SendPart) -> None:
+    def put_next(self, step: LiveStep, send: SendPart) -> None:
         """Submit a step, and let its answer be sent once those before it are."""
         starts = step.number == 1
         call = self.template.submit(self.sequence_id, step, send, starts=starts, token=self.token)

@@ -128,7 +128,7 @@ def _parameters(body: bytes, size: int) -> dict[str, Any]:
     Raises DoorError: they cannot be read: the worker would not read them either, or they are too large.
     """
     from ts.apis.open_inference.json_objects import read_parameters  # few requests need it
-    from ts.jobs.errors import Failure as WorkerFailure
+    from ts.jobs.errors import RowFailure
 
     if size == 0:
         return {}
@@ -139,7 +139,7 @@ def _parameters(body: bytes, size: int) -> dict[str, Any]:
             f"The request body is no JSON object whose parameters can be read: {error}. (A sequence may be named in"
             " headers as well.)"
         ) from error
-    except WorkerFailure as failure:
+    except RowFailure as failure:
         raise bad_request(failure.message) from failure
 
 

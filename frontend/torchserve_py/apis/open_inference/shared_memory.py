@@ -28,7 +28,7 @@ _KEY: Final = re.compile(r"/?([A-Za-z0-9_][A-Za-z0-9_.-]{0,254})")
 _MAX_NUMBER: Final = 2**63 - 1
 
 
-class Place(NamedTuple):
+class RegionSlice(NamedTuple):
     """A part of a region, which holds an input or an output."""
 
     region: str
@@ -129,7 +129,7 @@ class SharedMemory:
             if region is not None:
                 os.close(region.file)
 
-    def place(self, what: str, region: Any, offset: Any, size: Any) -> Place:
+    def place(self, what: str, region: Any, offset: Any, size: Any) -> RegionSlice:
         """Return the place that the parameters of an input or output name; ``what`` names the tensor."""
         self.check_enabled()
         found = self._region(region)
@@ -140,16 +140,16 @@ class SharedMemory:
             raise bad_request(
                 f"{what} has {size} bytes from byte {offset} of region {found.name!r}, which has {found.size} bytes."
             )
-        return Place(found.name, offset, size)
+        return RegionSlice(found.name, offset, size)
 
-    def check_total(self, places: Sequence[Place]) -> int:
+    def check_total(self, places: Sequence[RegionSlice]) -> int:
         """Return how many bytes the inputs of one request have."""
         total = sum(place.size for place in places)
         if total > self._most:
             raise bad_request(f"The inputs in shared memory have {total} bytes; max_request_size is {self._most}.")
         return total
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: RegionSlice) -> bytes:
         """Return the bytes at a place."""
         region = self._region_of(place)
         data = os.pread(region.file, place.size, region.offset + place.offset)
@@ -157,7 +157,7 @@ class SharedMemory:
             raise _shrunk(region)
         return data
 
-    def write(self, place: Place, data: memoryview) -> None:
+    def write(self, place: RegionSlice, data: memoryview) -> None:
         """Write an output to its place."""
         region = self._region_of(place)
         if len(data) > place.size:
@@ -179,7 +179,7 @@ class SharedMemory:
         finally:
             os.close(file)
 
-    def _region_of(self, place: Place) -> _Region:
+    def _region_of(self, place: RegionSlice) -> _Region:
         region = self._region(place.region)
         if place.offset + place.size > region.size:
             raise bad_request(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from torchserve_py.apis.open_inference.shared_memory import Place, SharedMemory
+from torchserve_py.apis.open_inference.shared_memory import RegionSlice, SharedMemory
 from torchserve_py.base.bounded_json import MAX_PARSED
 from torchserve_py.endpoints.failures import bad_request
 
@@ -19,10 +19,10 @@ REGION_MEMBER: Final = b'"shared_memory_region"'
 _BINARY_SIZE: Final = "binary_data_size"
 
 #: The places for outputs in shared memory, by the names of the outputs.
-Places = Mapping[str, Place]
+Places = Mapping[str, RegionSlice]
 
 
-def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> Place | None:
+def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> RegionSlice | None:
     """Take the place of a tensor out of its parameters; return None if they name no region.
 
     Raises DoorError: there is no such place.
@@ -49,7 +49,7 @@ def with_binary_tensors(
         return None
     if not isinstance(document, dict):
         return None
-    pieces: list[bytes | memoryview | Place] = []
+    pieces: list[bytes | memoryview | RegionSlice] = []
     start = json_size
     for name, parameters in _tensors(document, "inputs"):
         place = place_of(memory, f"Input {name!r}", parameters)
@@ -68,9 +68,9 @@ def with_binary_tensors(
         if place is not None:
             parameters["binary_data"] = True
             outputs[name] = place
-    hold(memory.check_total([piece for piece in pieces if isinstance(piece, Place)]))
+    hold(memory.check_total([piece for piece in pieces if isinstance(piece, RegionSlice)]))
     text = orjson.dumps(document)
-    binary = [memory.read(piece) if isinstance(piece, Place) else piece for piece in pieces]
+    binary = [memory.read(piece) if isinstance(piece, RegionSlice) else piece for piece in pieces]
     return b"".join([text, *binary, view[start:]]), len(text), outputs
 
 

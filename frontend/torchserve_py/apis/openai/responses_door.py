@@ -25,7 +25,7 @@ from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import AfterBody, PathValues, Route
 from torchserve_py.net.http1.request import Request
-from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, Call
+from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, ResponsesCall
 
 _RESPONSE: Final = "resp_"
 _CONVERSATION: Final = "conv_"
@@ -117,16 +117,16 @@ class ResponsesDoor(OpenAIDoor):
         name = members["model"]
         if conversation is not None:
             model, sequence = self._of_id(conversation, _CONVERSATION, "conversation", name)
-            call = Call("create_response", conversation, None, True, _response_id(sequence))
+            call = ResponsesCall("create_response", conversation, None, True, _response_id(sequence))
         elif previous is not None:
             model, sequence = self._of_id(previous, _RESPONSE, "previous_response_id", name)
             new = _response_id(sequence)
-            call = Call("create_response", new, previous, item=new)
+            call = ResponsesCall("create_response", new, previous, item=new)
         else:
             model = self.named(name if isinstance(name, str) else "")
             sequence = _new_sequence(model)
             new = _response_id(sequence)
-            call = Call("create_response", new, item=new, is_new=True)
+            call = ResponsesCall("create_response", new, item=new, is_new=True)
         return self._submit_call(request, body, model, sequence, call)
 
     def _begin(self, request: Request, body: bytes) -> HttpCall:
@@ -135,7 +135,7 @@ class ResponsesDoor(OpenAIDoor):
         model = self.named(name if isinstance(name, str) else "")
         self._check_keeps(model, "model")
         sequence = _new_sequence(model)
-        call = Call("create_conversation", f"{_CONVERSATION}{sequence}", is_new=True)
+        call = ResponsesCall("create_conversation", f"{_CONVERSATION}{sequence}", is_new=True)
         return self._submit_call(request, body, model, sequence, call)
 
     # What is about something that is there
@@ -151,7 +151,7 @@ class ResponsesDoor(OpenAIDoor):
             raise DoorError(Failure(404, "NotFound", f"{what} with id {name!r} not found.", "not_found"))
         model, sequence = found
         limit, after, order = _listing(request)
-        call = Call(operation, name, None, False, values.get("item_id", ""), limit, after, order)
+        call = ResponsesCall(operation, name, None, False, values.get("item_id", ""), limit, after, order)
         return self._submit_call(request, body, model, sequence, call)
 
     # Models and sequences
@@ -187,7 +187,9 @@ class ResponsesDoor(OpenAIDoor):
             message = f"The model {model.name!r} keeps no conversations. {_WHAT_KEEPS}"
             raise _wrong(message, param, "unsupported_parameter")
 
-    def _submit_call(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: Call) -> HttpCall:
+    def _submit_call(
+        self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall
+    ) -> HttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
         submitted = self.context.call_of(request, DIALECT, model, headers, OPENAI)
         if model.is_stateful:

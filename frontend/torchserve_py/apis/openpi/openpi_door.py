@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgpack
 
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
-from torchserve_py.apis.live.message_forms import Step
+from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_door import SessionDoor
 from torchserve_py.apis.live.session_ends import UNSUPPORTED_DATA, SessionOver
 from torchserve_py.apis.live.socket_session import StepSession
@@ -58,7 +58,7 @@ class OpenpiSession(StepSession):
         if message.kind is not Kind.binary:
             raise SessionOver(UNSUPPORTED_DATA, "Observations are binary messages of msgpack.")
         await self.wait_for_room()
-        self.put_next(Step(self.last + 1, message.data), partial(self._send_actions, time.monotonic()))
+        self.put_next(LiveStep(self.last + 1, message.data), partial(self._send_actions, time.monotonic()))
 
     async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         step.cancel()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
-from torchserve_py.apis.live.message_forms import Step
+from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_ends import check_server_stays
 from torchserve_py.apis.live.socket_session import SocketSession
 from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
@@ -191,7 +191,7 @@ class RealtimeSession(SocketSession):
         self.last += 1
         return self.template.submit(
             self.sequence_id,
-            Step(self.last, body, _AUDIO),
+            LiveStep(self.last, body, _AUDIO),
             send,
             starts=self.last == 1,
             token=None,  # a handler may end its sequence at a commit, and the next item has arrived already

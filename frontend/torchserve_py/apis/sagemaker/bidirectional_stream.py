@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
-from torchserve_py.apis.live.message_forms import Step
+from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_door import SessionDoor
 from torchserve_py.apis.live.socket_session import StepSession
 from torchserve_py.apis.realtime.realtime_door import RealtimeDoor
@@ -39,7 +39,7 @@ class StreamSession(StepSession):
 
     async def take(self, message: Message) -> None:
         await self.wait_for_room()
-        self.put_next(Step(self.last + 1, message.data), partial(self._send_part, message.kind is Kind.text))
+        self.put_next(LiveStep(self.last + 1, message.data), partial(self._send_part, message.kind is Kind.text))
 
     async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         await self.send(failure_body(failure)[0])

@@ -17,7 +17,7 @@ from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
 from torchserve_py.endpoints.failures import bad_request
-from torchserve_py.endpoints.predictions import Session
+from torchserve_py.endpoints.predictions import RequestSession
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
@@ -100,7 +100,7 @@ class SageMakerSessions:
             return self._close(request, model, body)
         return None
 
-    def of(self, request: Request, model: ServedModel) -> Session | None:
+    def of(self, request: Request, model: ServedModel) -> RequestSession | None:
         """Return the session that a request names or opens, None if it does neither.
 
         Raises DoorError: the session is not open.
@@ -118,7 +118,7 @@ class SageMakerSessions:
             self._check_open(model, session_id)
         sequence = self._headers.of_values(session_id, start, sent.get(self._headers.end_name), claim_of(sent))
         begun = partial(self._unused.pop, (model.id, session_id), None)
-        return Session(sequence, _SessionDialect(self._headers, expires, begun))
+        return RequestSession(sequence, _SessionDialect(self._headers, expires, begun))
 
     def _close(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpCall:
         session_id = request.headers.get(SESSION_ID, "")

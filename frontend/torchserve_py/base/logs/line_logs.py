@@ -1,7 +1,7 @@
 """Logs with a line for every request: entries are collected, and soon after formatted together; a thread writes them.
 
 A request must not wait for its line. `LineLog.note` only stores an entry; soon after, all stored entries are logged as
-one record, whose message is a `Batch`. The formatters in `formatters` make its lines. A logger that does not take
+one record, whose message is a `LineBatch`. The formatters in `formatters` make its lines. A logger that does not take
 batches, such as one that the operator has configured, gets one record per line.
 
 They are formatted in the event loop, a few at a time: a thread that does more than write would take the interpreter's
@@ -51,7 +51,7 @@ TextOf: TypeAlias = Callable[[T, str, int], str]
 
 
 @dataclass(eq=False)
-class Batch(Generic[T]):
+class LineBatch(Generic[T]):
     """The message of a record that stands for many lines; see `LineLog`."""
 
     entries: Sequence[tuple[float, T]]
@@ -150,7 +150,7 @@ class LineLog(Generic[T]):
             self._timer = None
         if not self._waiting:
             return
-        batch = Batch(self._waiting, self._text_of, self._more_of)
+        batch = LineBatch(self._waiting, self._text_of, self._more_of)
         self._waiting = []
         if not self._logger.isEnabledFor(logging.INFO):
             return

@@ -10,7 +10,7 @@ from torchserve_py.base.python_source import parse
 from torchserve_py.core.archive.errors import InvalidArchive
 from torchserve_py.core.archive.model_files import ModelSource
 from ts.protocol.regular_files import read_regular
-from ts.serve_decorator import METHOD, STATE, Options
+from ts.serve_decorator import METHOD, STATE, ServeOptions
 
 _DECORATOR: Final = "serve"
 _PACKAGE: Final = "ts"
@@ -112,11 +112,11 @@ def _gives_an_object(node: ast.stmt, names: set[str]) -> bool:
     return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.func) in names
 
 
-def _options(file: Path, decorator: ast.expr) -> Options:
+def _options(file: Path, decorator: ast.expr) -> ServeOptions:
     given: dict[str, Any] = {}
     for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-        if keyword.arg not in Options._fields:
-            known = ", ".join(Options._fields)
+        if keyword.arg not in ServeOptions._fields:
+            known = ", ".join(ServeOptions._fields)
             raise _refusal(file, keyword, f"{_DECORATOR} has no argument {keyword.arg or '**'}; it has {known}")
         try:
             given[keyword.arg] = ast.literal_eval(keyword.value)
@@ -124,7 +124,7 @@ def _options(file: Path, decorator: ast.expr) -> Options:
             value = ast.unparse(keyword.value)
             text = f"{keyword.arg} is to be written out, as the server reads it without running the file: {value}"
             raise _refusal(file, keyword, text) from None
-    return Options(**given)
+    return ServeOptions(**given)
 
 
 def _function(file: Path, node: _Function | ast.ClassDef) -> _Function:
@@ -140,7 +140,7 @@ def _parameters(function: _Function) -> set[str]:
     return {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
 
 
-def _fixed(function: _Function, options: Options) -> dict[str, tuple[Any, str]]:
+def _fixed(function: _Function, options: ServeOptions) -> dict[str, tuple[Any, str]]:
     """Return the keys that can have one value only for a function, see `ModelSource`."""
     fixed: dict[str, tuple[Any, str]] = dict(_FIXED)
     name = function.name
@@ -153,7 +153,7 @@ def _fixed(function: _Function, options: Options) -> dict[str, tuple[Any, str]]:
     return fixed
 
 
-def _config(file: Path, function: _Function, options: Options) -> dict[str, Any]:
+def _config(file: Path, function: _Function, options: ServeOptions) -> dict[str, Any]:
     is_async = isinstance(function, ast.AsyncFunctionDef)
     stateful = STATE in _parameters(function)
     config: dict[str, Any] = {}

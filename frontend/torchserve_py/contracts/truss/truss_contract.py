@@ -127,7 +127,7 @@ class TrussConfig(Schema):
     ] = None
 
 
-class Options(ClosedSchema):
+class TrussOptions(ClosedSchema):
     """The map ``truss`` of `model-config.yaml`: what this server offers beyond Truss."""
 
     cancel_on_disconnect: Flag = key("cancelOnDisconnect", "whether coroutines are cancelled when their client leaves")
@@ -141,7 +141,7 @@ class Options(ClosedSchema):
 class OptionsKey(ModelConfigKeys):
     """`model-config.yaml`, of which this contract has one key."""
 
-    truss: Annotated[Options | None, Nested("a map, for example {cancelOnDisconnect: true}")] = key(
+    truss: Annotated[TrussOptions | None, Nested("a map, for example {cancelOnDisconnect: true}")] = key(
         None, "of a [Truss](truss.md): what this server offers beyond Truss"
     )
 

@@ -24,7 +24,7 @@ _DETAILS: Final = {
 }
 
 
-class ErrorCode(StrEnum):
+class TrussErrorCode(StrEnum):
     """The origin of an error."""
 
     server = "500"
@@ -38,22 +38,22 @@ class TrussDialect(HttpDialect):
     def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         if failure.type in _DETAILS:
             return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE,))
-        code = ErrorCode.model if failure.overloaded else ErrorCode.server
+        code = TrussErrorCode.model if failure.overloaded else TrussErrorCode.server
         if failure.status < 500:
-            code = ErrorCode.client
+            code = TrussErrorCode.client
         return error_answer(failure.status, failure.message, code)
 
 
 TRUSS_DIALECT: Final = TrussDialect()
 
 
-def error_answer(status: int, message: str, code: ErrorCode, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+def error_answer(status: int, message: str, code: TrussErrorCode, headers: Sequence[tuple[str, str]] = ()) -> Answer:
     return truss_answer({"error": message}, status, (_SOURCE, (_CODE_HEADER, code), *headers))
 
 
 def not_ready(name: str) -> Answer:
     """Return the error of a model that is loading, failed to load, or says that it is not healthy."""
-    return error_answer(503, f"Model with name {name} is not ready.", ErrorCode.model, (RETRY_AFTER,))
+    return error_answer(503, f"Model with name {name} is not ready.", TrussErrorCode.model, (RETRY_AFTER,))
 
 
 def truss_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:

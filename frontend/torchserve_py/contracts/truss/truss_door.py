@@ -25,7 +25,7 @@ from torchserve_py.contracts.truss.merged_metrics import merged
 from torchserve_py.contracts.truss.truss_dialect import (
     MODEL_FAILED,
     TRUSS_DIALECT,
-    ErrorCode,
+    TrussErrorCode,
     error_answer,
     not_ready,
     truss_answer,
@@ -171,7 +171,7 @@ class TrussDoor(Door):
         if model is not None and (self._serves_no_other or endpoint not in _NAMED_IN_BODY or name):
             return self._answer(request, model, endpoint, name)
         if name is not None:
-            return error_answer(404, f"There is no model {name!r}.", ErrorCode.client)
+            return error_answer(404, f"There is no model {name!r}.", TrussErrorCode.client)
         if endpoint not in _NAMED_IN_BODY:
             return self._refuse_unnamed()
         return lambda body: self._serve_named(request, endpoint, body)
@@ -185,13 +185,13 @@ class TrussDoor(Door):
         if model is not None:
             return self._answer(request, model, endpoint, name or None)
         if name:
-            return error_answer(404, f"There is no model {name!r}.", ErrorCode.client)
+            return error_answer(404, f"There is no model {name!r}.", TrussErrorCode.client)
         names = ", ".join(each.name for each in self._trusses)
         message = f"There are several models ({names}): name one of them in the query, as in ?{_MODEL_NAME}=…"
-        return error_answer(404, message, ErrorCode.client)
+        return error_answer(404, message, TrussErrorCode.client)
 
     def _refuse(self, advice: str, request: Request, values: PathValues) -> Answer:
-        return error_answer(501, advice, ErrorCode.client)
+        return error_answer(501, advice, TrussErrorCode.client)
 
     def _serve_named(self, request: Request, endpoint: Endpoint, body: bytes) -> Reply | None:
         """Serve a request whose body may name its model; None if that model is not a Truss."""
@@ -225,7 +225,7 @@ class TrussDoor(Door):
             f'There are several models ({names}): name one of them as "model" in a JSON body,'
             " or in the path as in /v1/models/{model}/v1/chat/completions."
         )
-        return error_answer(404, message, ErrorCode.client)
+        return error_answer(404, message, TrussErrorCode.client)
 
     def _answer(
         self, request: Request, model: ServedModel, endpoint: Endpoint, named: str | None, body: bytes | None = None
@@ -248,7 +248,7 @@ class TrussDoor(Door):
                 intervals = self.serving.declared(model).get("websocket") or {}
                 return self._run(request, model, endpoint, b"", WebSocketDialect(socket, intervals))
             case Endpoint.hot_reload if (refusal := self._why_not_reloaded(model)) is not None:
-                return error_answer(*refusal, ErrorCode.client)
+                return error_answer(*refusal, TrussErrorCode.client)
             case Endpoint.metrics if is_loaded:
                 return self._metrics_of(model)
 
@@ -269,13 +269,13 @@ class TrussDoor(Door):
     def _schema(self, model: ServedModel) -> Answer:
         """Return what the model takes and gives, as far as its annotations say."""
         schema = self.serving.declared(model).get("schema")
-        return error_answer(404, "No schema found", ErrorCode.model) if schema is None else truss_answer(schema)
+        return error_answer(404, "No schema found", TrussErrorCode.model) if schema is None else truss_answer(schema)
 
     async def _metrics_of(self, model: ServedModel) -> Answer:
         """Return what the model's code counts itself; if there may be several workers, each series names its own."""
         told = await self.serving.expose_metrics(model, _METRICS_LIMIT)
         if told is None:
-            return error_answer(500, MODEL_FAILED, ErrorCode.model)
+            return error_answer(500, MODEL_FAILED, TrussErrorCode.model)
         text = merged(told) if self.serving.status(model).max_workers > 1 else "".join(told.values())
         return Answer(200, text.encode(), (("content-type", METRICS_TYPE),))
 

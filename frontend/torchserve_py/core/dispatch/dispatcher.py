@@ -23,7 +23,7 @@ from torchserve_py.core.dispatch.ownership import Move, Ownership, Version, may_
 from torchserve_py.core.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.core.jobs.call import Call, CallOwner
 from torchserve_py.core.jobs.parts import Input, Inputs, Part
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.effects import Begin, Cancel, CloseSequence, Effect, Finish, Send, SendAhead
 from torchserve_py.core.scheduling.job import STREAMING, Job
 from torchserve_py.core.scheduling.order import NewOrder
@@ -53,7 +53,7 @@ class Dispatcher(CallOwner):
         stream_buffer_size: int,
         record_model_metrics: Callable[[list[list[Any]]], None],
         client_timeout: float | None = None,
-        over: Over | None = None,
+        over: ClosedSequences | None = None,
         order: NewOrder | None = None,
     ) -> None:
         #: What waits and what runs, to be read only.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Sel
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Exceeded, Inputs, JobFailed, Part
 from torchserve_py.core.scheduling.job import NEW, Job
-from ts.protocol.messages import History
+from ts.protocol.messages import StepHistory
 from ts.protocol.request_names import header_among
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class Call(Job):
         self.handed_over_by = by
         return self
 
-    def history(self, moment_of: Callable[[float], float]) -> History | None:
+    def history(self, moment_of: Callable[[float], float]) -> StepHistory | None:
         """Return what the worker of a stored sequence has to know of the time before, if there is anything.
 
         ``moment_of`` converts the scheduler's time to that of `ts.protocol.boot_clock`.
@@ -248,7 +248,7 @@ class Call(Job):
         if not (self.opens or self.was_sent_before or self.only_ask):
             return None
         asks_after = Cause.not_applied.value if self.only_ask else self.asks_after
-        return History(moment_of(self.active_since), self.was_sent_before, asks_after)
+        return StepHistory(moment_of(self.active_since), self.was_sent_before, asks_after)
 
     def lost_with(self, worker_end: asyncio.Future[str]) -> None:
         """Note that a worker was lost with the call, and what tells how it has ended."""

@@ -30,17 +30,17 @@ from torchserve_py.core.models.model_launch import caller_in, launch_of, load_me
 from torchserve_py.core.plans.contracts import Configured, configuration_of
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.plan import Plan, plan_of
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.serving.errors import BadParameter
 from torchserve_py.core.serving.serving import RegisterRequest, Serving
 from torchserve_py.core.serving.usage import Usage
 from torchserve_py.core.workers.confinement import Confinement
-from torchserve_py.core.workers.devices import Assignment as DeviceAssignment
+from torchserve_py.core.workers.devices import DeviceAssignment
 from torchserve_py.core.workers.launch_command import Launch
 from torchserve_py.core.workers.lifecycle import WorkerLimits
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.core.workers.local_launcher import LocalLauncher
-from torchserve_py.core.workers.pool import Place, WorkerPool
+from torchserve_py.core.workers.pool import PoolPlace, WorkerPool
 from torchserve_py.core.workers.process import NO_LIMIT
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.core.workers.worker_launcher import Launcher
@@ -162,7 +162,7 @@ class Assembly:
                 logger.warning("%s", warning)
         return plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
 
-    def build(self, plan: Plan, over: Over | None = None) -> Model:
+    def build(self, plan: Plan, over: ClosedSequences | None = None) -> Model:
         """Wire the model; its pool has no workers yet. ``over`` is what its versions share, if it keeps sequences."""
         settings, config = self._settings, plan.config
         offer = contracts().get(plan.files.contract)
@@ -185,7 +185,7 @@ class Assembly:
         devices: dict[str, DeviceAssignment] = {}
         declared = self._metrics.declared_model_metrics
 
-        def new_place(place: Place) -> Callable[[], Worker]:
+        def new_place(place: PoolPlace) -> Callable[[], Worker]:
             # It belongs to the place: a worker that replaces a dead one gets the same device.
             device = devices[place.worker_id] = plan.devices.next()
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"

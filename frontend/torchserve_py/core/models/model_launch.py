@@ -15,9 +15,9 @@ from torchserve_py.core.models.worker_modules import FORMS, ROW_READERS, RUNTIME
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.torchrun.torchrun import torchrun_of
-from torchserve_py.core.workers.devices import Assignment, available_processors
+from torchserve_py.core.workers.devices import DeviceAssignment, available_processors
 from torchserve_py.core.workers.launch_command import CpuLauncher, Launch, RankGroup
-from torchserve_py.core.workers.pool import Place
+from torchserve_py.core.workers.pool import PoolPlace
 from torchserve_py.core.workers.worker_launcher import NodeShare
 from torchserve_py.plugins import contracts, sources
 from torchserve_py.version import __version__
@@ -28,8 +28,8 @@ from ts.protocol.messages import Load
 def launch_of(
     general: Launch,
     plan: Plan,
-    device: Assignment,
-    place: Place,
+    device: DeviceAssignment,
+    place: PoolPlace,
     settings: Settings,
 ) -> Launch:
     """Return how the workers in a place of a model's pool are launched.
@@ -97,7 +97,7 @@ def caller_in(plan: Plan) -> FileFunction | None:
     return plan.files.function if plan.config.async_communication and not plan.config.ranks else None
 
 
-def _share(place: Place, node: NodeShare | None) -> int:
+def _share(place: PoolPlace, node: NodeShare | None) -> int:
     """Return a worker's share of the processors."""
     return max(1, available_processors() // place.count) if node is None else node.processors
 
@@ -114,8 +114,8 @@ def _runtime(contract: str, config: EffectiveConfig) -> str:
 
 def load_message(
     plan: Plan,
-    device: Assignment,
-    place: Place,
+    device: DeviceAssignment,
+    place: PoolPlace,
     settings: Settings,
     metrics: list[list[Any]],
     observers: Sequence[JobObserver],

@@ -18,7 +18,7 @@ from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.over_of_models import OverOfModels
-from torchserve_py.core.models.served_models import ServedModels, Versions, shares_of
+from torchserve_py.core.models.served_models import ModelVersions, ServedModels, shares_of
 from torchserve_py.core.models.startup_models import StartupModel, remedy, saved_model, startup_models
 from torchserve_py.core.models.traffic import Traffic
 from torchserve_py.core.plans.plan import Plan
@@ -306,7 +306,7 @@ class ModelRegistry(ServedModels):
             raise VersionConflict(plan.name, plan.version)
         model = self._build(plan)
         if versions is None:
-            self._names[model.name] = Versions(model, self.forget_defaults)
+            self._names[model.name] = ModelVersions(model, self.forget_defaults)
         else:
             versions.add(model)
         self._weigh(model.name)
@@ -361,7 +361,7 @@ class ModelRegistry(ServedModels):
         """Serve a model from now on, and return the one that had its name and version, whose jobs come here too."""
         versions = self._names.get(model.name)
         if versions is None:
-            versions = self._names[model.name] = Versions(model, self.forget_defaults)
+            versions = self._names[model.name] = ModelVersions(model, self.forget_defaults)
         old = versions.models.get(model.version)
         versions.add(model)
         if (saved is not None and saved.default) or versions.default is old:

@@ -31,7 +31,7 @@ from torchserve_py.core.serving.serving import Awaited, ModelStatus, ServedModel
 _MAX_DIGITS: Final = 18
 
 
-class Versions:
+class ModelVersions:
     """The versions of one model name, at least one; ``changed`` is called whenever another one becomes the default."""
 
     def __init__(self, first: Model, changed: Callable[[], None]) -> None:
@@ -152,7 +152,7 @@ class ServedModels:
     """The half of `serving.serving.Serving` that changes nothing."""
 
     def __init__(self) -> None:
-        self._names: dict[str, Versions] = {}
+        self._names: dict[str, ModelVersions] = {}
         self._defaults: Sequence[ServedModel] | None = None
         #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
         self._live: dict[int, Model] = {}

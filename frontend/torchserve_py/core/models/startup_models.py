@@ -8,7 +8,7 @@ from torchserve_py.base.settings.model_spec import ModelSpec, expand_model_specs
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.models.model import Model
-from torchserve_py.core.models.served_models import Versions
+from torchserve_py.core.models.served_models import ModelVersions
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.plugin_api import Restored
 from torchserve_py.plugins import restored
@@ -45,7 +45,7 @@ def remedy(location: str) -> str:
     return f"; its absolute path is allowed: {path}" if path.exists() else f"; and there is no {path}"
 
 
-def saved_model(model: Model, versions: Versions | None) -> SavedModel:
+def saved_model(model: Model, versions: ModelVersions | None) -> SavedModel:
     """Return what is saved of a model, which is one of `versions`; its location is the URL of its registration."""
     config = model.config
     is_default = versions is not None and model is versions.default

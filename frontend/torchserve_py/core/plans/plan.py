@@ -18,7 +18,7 @@ from torchserve_py.core.plans.precedence import Hardware, resolve
 from torchserve_py.core.serving.errors import InvalidModel
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.workers.devices import (
-    Assignment,
+    DeviceAssignment,
     Devices,
     ModelDevices,
     UnsuitableDevices,
@@ -88,7 +88,7 @@ def plan_of(
         if config.node is None:
             model_devices = devices.for_model(config.device_type, config.device_ids, config.parallel_level)
         else:  # its launcher chooses the GPUs
-            model_devices = ModelDevices([Assignment(0 if config.node.has_gpu else None)])
+            model_devices = ModelDevices([DeviceAssignment(0 if config.node.has_gpu else None)])
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
     return Plan(

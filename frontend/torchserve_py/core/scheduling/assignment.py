@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.demand import Demand
 from torchserve_py.core.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.core.scheduling.fifo import Fifo
@@ -94,7 +94,9 @@ class WhileBelow:
 Admission: TypeAlias = WhenIdle | WhileBelow
 
 
-def compose(policy: Policy, shared: SharedState, over: Over | None, order: NewOrder | None) -> tuple[Source, Admission]:
+def compose(
+    policy: Policy, shared: SharedState, over: ClosedSequences | None, order: NewOrder | None
+) -> tuple[Source, Admission]:
     """Return the source and the admission that a policy asks for. A job ticket is for one job: a batch of one.
 
     ``over`` is what the versions of a model share, ``order`` makes the order of each lane.

@@ -1,6 +1,6 @@
 """What is remembered of sequences that are not open, so that late jobs are refused: why each is over or where it is.
 
-What is over, is over for all versions of a model: they share one `Over`.
+What is over, is over for all versions of a model: they share one `ClosedSequences`.
 """
 
 from collections import OrderedDict
@@ -73,7 +73,7 @@ def _named(sequence_id: str | None, token: str) -> str:
     return f"{sequence_id}\0{token}"  # neither has such a character
 
 
-class Over:
+class ClosedSequences:
     """The sequences of a model, whatever their version, that are over and whose states no store has."""
 
     __slots__ = ("_told", "ids", "tokens")
@@ -116,7 +116,7 @@ def may_begin(job: Job, policy: SequencePolicy) -> bool:
     return job.starts_sequence or job.step == 1 or (policy.restart_expired and not policy.require_start)
 
 
-def closed_cause(job: Job, over: Over, policy: SequencePolicy, now: float) -> Cause | None:
+def closed_cause(job: Job, over: ClosedSequences, policy: SequencePolicy, now: float) -> Cause | None:
     """Why a job must not open a sequence: it continues one whose state is gone, or that is over for good.
 
     Only its store can tell whether a stored sequence continues.

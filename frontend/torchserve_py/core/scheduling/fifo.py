@@ -11,7 +11,7 @@ from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.core.scheduling.job import Job
 from torchserve_py.core.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.core.scheduling.order import NewOrder
-from torchserve_py.core.scheduling.overload import Place
+from torchserve_py.core.scheduling.overload import QueuePosition
 
 
 class JobLane(Lane[Job]):
@@ -88,9 +88,9 @@ class Fifo:
         """Return the job: whichever worker has room may take it."""
         return job
 
-    def place_of(self, job: Job, now: float) -> Place:
+    def place_of(self, job: Job, now: float) -> QueuePosition:
         """Return where a new job would wait."""
-        return Place(self.lane, self.lane.jobs_ahead + self.lane.before(job, now))
+        return QueuePosition(self.lane, self.lane.jobs_ahead + self.lane.before(job, now))
 
     def withdraw(self, job: Job, now: float) -> None:
         """Take a waiting job that has ended out of the queue."""

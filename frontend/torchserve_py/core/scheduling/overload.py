@@ -37,7 +37,7 @@ _STANDING_STEPS = 4
 _LEAST_STANDING = 0.1
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Where a job would wait: in this lane, behind this many of its items, and this many jobs of its own sequence."""
 
     lane: Lane[Any]
@@ -75,7 +75,7 @@ class Overload:
         if lane.items and now - lane.since >= interval:
             lane.newest_first_until = now + interval
 
-    def refuses(self, job: Job, place: Place, now: float) -> bool:
+    def refuses(self, job: Job, place: QueuePosition, now: float) -> bool:
         """Whether a job with a time limit, which would wait there, cannot be in time; if it can, limit when it begins.
 
         What has never been measured cannot be too slow.
@@ -108,7 +108,7 @@ class Overload:
         deviation = sum(abs(seconds - mean) for seconds in self.step_seconds) / len(self.step_seconds)
         return mean + min(max(_LEAST_RESERVE, _DEVIATIONS * deviation), (left - mean) / 2)
 
-    def _wait(self, place: Place, mean: float, now: float) -> float:
+    def _wait(self, place: QueuePosition, mean: float, now: float) -> float:
         """Return how many seconds a job will wait there, if every step takes the mean; 0 if a worker is idle."""
         lane, before, own = place
         wait = own * mean

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.core.scheduling.assignment import Assignment, TakeBack, compose
-from torchserve_py.core.scheduling.closed import Over
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.effects import Cancel, Effects, Finish
 from torchserve_py.core.scheduling.fifo import Fifo
 from torchserve_py.core.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, RUNNING, STREAMING, WAITING, Job
@@ -35,7 +35,7 @@ class Scheduler:
         self,
         policy: Policy,
         take_back: TakeBack | None = None,
-        over: Over | None = None,
+        over: ClosedSequences | None = None,
         order: NewOrder | None = None,
     ) -> None:
         """Begin without workers; `take_back` is what a policy with `ahead` needs, `over` is shared by all versions.

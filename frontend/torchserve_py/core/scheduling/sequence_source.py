@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any, cast
 
 from torchserve_py.base.causes import Cause, CloseReason
-from torchserve_py.core.scheduling.closed import Over, SuspendedIds, closed_cause, may_begin
+from torchserve_py.core.scheduling.closed import ClosedSequences, SuspendedIds, closed_cause, may_begin
 from torchserve_py.core.scheduling.effects import CloseSequence
 from torchserve_py.core.scheduling.emptiest import EmptiestLane
 from torchserve_py.core.scheduling.job import STREAMING, WAITING, Job
 from torchserve_py.core.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.core.scheduling.order import NewOrder
-from torchserve_py.core.scheduling.overload import Place
+from torchserve_py.core.scheduling.overload import QueuePosition
 from torchserve_py.core.scheduling.policy import SequencePolicy
 from torchserve_py.core.scheduling.sequence import (
     HELD,
@@ -74,7 +74,7 @@ class Sequences:
         delay: float,
         *,
         joins: bool,
-        over: Over | None = None,
+        over: ClosedSequences | None = None,
         order: NewOrder | None = None,
     ) -> None:
         self.open: dict[str | None, Sequence] = {}  # keyed as jobs are, whose sequence_id is optional
@@ -90,7 +90,7 @@ class Sequences:
         self._most_running = batch_size if joins else 2 * batch_size
         self._pending = SequenceLane(None, self._most_running, delay, policy, order)
         self._lost = LostSequences()
-        self._over = Over(policy.remembered) if over is None else over
+        self._over = ClosedSequences(policy.remembered) if over is None else over
         self._over.remember_for(policy.remembered)
         self._suspended = SuspendedIds()
         self._capacity = self._slots = policy.max_sequences
@@ -137,7 +137,7 @@ class Sequences:
         is_next = sequence.lane is lane and sequence.state is READY and sequence.waiting[0] is job
         return sequence if is_next else None
 
-    def place_of(self, job: Job, now: float) -> Place | None:
+    def place_of(self, job: Job, now: float) -> QueuePosition | None:
         """Return where a new job would wait; None if no worker has room for its sequence yet."""
         if (sequence := self.open.get(job.sequence_id)) is not None:
             own = len(sequence.waiting) + len(sequence.successors)
@@ -493,9 +493,9 @@ class Sequences:
         return list(lane.bound)
 
 
-def _place(lane: SequenceLane, own: int, job: Job, now: float) -> Place:
+def _place(lane: SequenceLane, own: int, job: Job, now: float) -> QueuePosition:
     """Return the place behind this many jobs of its own sequence, which takes turns with the others of its lane."""
-    return Place(lane, lane.before(job, now) + lane.jobs_ahead, own)
+    return QueuePosition(lane, lane.before(job, now) + lane.jobs_ahead, own)
 
 
 def _without(job: Job, jobs: tuple[Job, ...]) -> tuple[Job, ...]:

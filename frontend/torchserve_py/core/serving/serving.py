@@ -124,7 +124,7 @@ class WorkerStatus:
         return None if self.starts_at is None else seconds_until(self.starts_at)
 
 
-class Change(NamedTuple):
+class WorkerCountChange(NamedTuple):
     """A change of the number of workers that no person has asked for: when (seconds since 1970), and why."""
 
     at: float
@@ -143,7 +143,7 @@ class ModelStatus:
     queue_remaining: int  # free room, in jobs
     queue_pending: int  # waiting jobs
     loads_on_demand: bool = False  # there may be no worker, and a request starts one
-    latest_change: Change | None = None
+    latest_change: WorkerCountChange | None = None
     open_sequences: int = 0
     migrated: int = 0  # sequences that have moved here from other versions so far
     not_migrated: int = 0  # sequences of other versions whose states could not be migrated
@@ -241,7 +241,7 @@ class Serving(Protocol):
         """Return a version of a model, the default version when ``version`` is None."""
 
     def get_latest(self, name: str, version: str | None = None) -> ServedModel:
-        """Return a version of a model; when ``version`` is None, see `models.served_models.Versions.latest`."""
+        """Return a version of a model; when ``version`` is None, see `models.served_models.ModelVersions.latest`."""
 
     def models(self) -> Sequence[ServedModel]:
         """Return the default version of every model, sorted by name: the same object until that changes."""

@@ -40,7 +40,7 @@ def _do_nothing() -> None:
     pass
 
 
-class Connection(asyncio.BufferedProtocol):
+class WorkerConnection(asyncio.BufferedProtocol):
     """Receives straight into the frame buffer and calls ``on_message`` for every message, ``on_close`` once at the end.
 
     Both are the listener's until a worker has said hello, then the `Worker`'s. ``on_handled`` is called when the
@@ -52,10 +52,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        on_message: Callable[[Connection, list[Any]], None],
-        on_close: Callable[[Connection, str], None],
+        on_message: Callable[[WorkerConnection, list[Any]], None],
+        on_close: Callable[[WorkerConnection, str], None],
         max_frame: int = MAX_FRAME,
-        on_open: Callable[[Connection], None] = lambda connection: None,
+        on_open: Callable[[WorkerConnection], None] = lambda connection: None,
     ) -> None:
         self._on_open = on_open
         self.on_message = on_message

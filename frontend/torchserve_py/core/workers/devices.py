@@ -26,7 +26,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class DeviceAssignment:
     """What one worker gets."""
 
     gpu_id: int | None  # the first of its devices, as the worker counts them; None on a CPU
@@ -51,12 +51,12 @@ class ModelDevices:
     assignments: at least one. first: the index of the one that comes first.
     """
 
-    def __init__(self, assignments: Sequence[Assignment], first: int = 0) -> None:
+    def __init__(self, assignments: Sequence[DeviceAssignment], first: int = 0) -> None:
         self._assignments = [*assignments[first:], *assignments[:first]]
         self._users = [0] * len(assignments)
         self._next = 0
 
-    def next(self) -> Assignment:
+    def next(self) -> DeviceAssignment:
         """Return what the next worker gets."""
         count = len(self._assignments)
         index = min(range(count), key=lambda index: (self._users[index], (index - self._next) % count))
@@ -64,7 +64,7 @@ class ModelDevices:
         self._next = index + 1
         return self._assignments[index]
 
-    def give_back(self, assignment: Assignment) -> None:
+    def give_back(self, assignment: DeviceAssignment) -> None:
         """Note that a worker is gone for good; of several equal assignments, the one with the most users loses one."""
         same = [index for index, each in enumerate(self._assignments) if each == assignment]
         self._users[max(same, key=lambda index: self._users[index])] -= 1
@@ -78,7 +78,7 @@ class Devices:
 
     def __init__(self, devices: Sequence[Device], *, hide_others: bool = False) -> None:
         self._devices = tuple(devices)
-        self._on_cpu = ModelDevices([Assignment(None, "" if devices or hide_others else None)])
+        self._on_cpu = ModelDevices([DeviceAssignment(None, "" if devices or hide_others else None)])
         single = [_on_gpus((device,)) for device in devices]
         self._shared = ModelDevices(single, first=1 % self.count) if single else self._on_cpu
 
@@ -108,9 +108,9 @@ class Devices:
         return ModelDevices([_on_gpus(group) for group in groups])
 
 
-def _on_gpus(devices: tuple[Device, ...]) -> Assignment:
+def _on_gpus(devices: tuple[Device, ...]) -> DeviceAssignment:
     """Return the assignment of a worker on GPUs, which counts them from 0."""
-    return Assignment(0, ",".join(device.token for device in devices), devices)
+    return DeviceAssignment(0, ",".join(device.token for device in devices), devices)
 
 
 def available_processors(cgroup: Path = _CGROUP) -> int:

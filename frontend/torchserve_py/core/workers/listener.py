@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchserve_py.core.workers.connection import Connection, token_of
+from torchserve_py.core.workers.connection import WorkerConnection, token_of
 from torchserve_py.net.acceptor import Acceptor, listening_sockets
 from torchserve_py.net.admission import Admission, ConnectionBudget
 from torchserve_py.net.running_time import Deadline
@@ -40,7 +40,7 @@ _MAX_HELLO = 4096
 class Owner(Protocol):
     """What takes over the connections that show its token; it is `worker.Worker`."""
 
-    def connected(self, connection: Connection, hello: Hello) -> None: ...
+    def connected(self, connection: WorkerConnection, hello: Hello) -> None: ...
 
 
 class WorkerListener:
@@ -52,7 +52,7 @@ class WorkerListener:
         self._directory: Path | None = None
         self._servers: list[asyncio.AbstractServer | Acceptor] = []
         self._expected: dict[str, Owner] = {}
-        self._strangers: dict[Connection, Deadline] = {}
+        self._strangers: dict[WorkerConnection, Deadline] = {}
 
     @property
     def path(self) -> Path:
@@ -112,10 +112,10 @@ class WorkerListener:
         """Refuse ``token`` from now on."""
         self._expected.pop(token, None)
 
-    def _accept(self) -> Connection:
-        return Connection(self._hello, self._stranger_left, _MAX_HELLO, self._opened)
+    def _accept(self) -> WorkerConnection:
+        return WorkerConnection(self._hello, self._stranger_left, _MAX_HELLO, self._opened)
 
-    def _opened(self, connection: Connection) -> None:
+    def _opened(self, connection: WorkerConnection) -> None:
         if len(self._strangers) >= _MAX_STRANGERS:
             oldest = next(iter(self._strangers))
             self._stranger_left(oldest, f"made room: {_MAX_STRANGERS} had not identified themselves")
@@ -123,7 +123,7 @@ class WorkerListener:
         limit = self._strangers[connection] = Deadline(asyncio.get_running_loop())
         limit.start(HELLO_LIMIT, connection.close)
 
-    def _hello(self, connection: Connection, message: list[Any]) -> None:
+    def _hello(self, connection: WorkerConnection, message: list[Any]) -> None:
         kind, said = message
         if kind != HELLO:
             raise ValueError(f"expected {HELLO!r} as the first message, got {kind!r}")
@@ -139,7 +139,7 @@ class WorkerListener:
         self._strangers.pop(connection).close()
         owner.connected(connection, hello)
 
-    def _stranger_left(self, connection: Connection, reason: str) -> None:
+    def _stranger_left(self, connection: WorkerConnection, reason: str) -> None:
         limit = self._strangers.pop(connection, None)
         if limit is not None:
             limit.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
 from torchserve_py.core.scheduling.demand import WorkerCounts
-from torchserve_py.core.serving.serving import Change
+from torchserve_py.core.serving.serving import WorkerCountChange
 from torchserve_py.core.workers.startup import WorkerFailed
 from torchserve_py.core.workers.supervisor import Supervisor, TakeRoom
 from torchserve_py.core.workers.worker import Worker, WorkerEvents
@@ -23,7 +23,7 @@ _FINISH_LIMIT = 86_400.0
 
 
 @dataclass(frozen=True)
-class Place:
+class PoolPlace:
     """Where a worker is to be: the id of its place, which place that is (from 0), and how many there are to be."""
 
     worker_id: str
@@ -35,7 +35,7 @@ class Place:
 class WorkerPool:
     """Grows and shrinks between ``min_workers`` and ``max_workers``; every place is kept filled by a supervisor."""
 
-    new_place: Callable[[Place], Callable[[], Worker]]  # returns what makes the workers that fill a place in turn
+    new_place: Callable[[PoolPlace], Callable[[], Worker]]  # returns what makes the workers that fill a place in turn
     end_place: Callable[[str], None]  # called with the id of a place whose last worker is gone
     new_worker_id: Callable[[], str]  # returns an id that no worker of the server has had
     events: WorkerEvents
@@ -48,7 +48,7 @@ class WorkerPool:
     def __post_init__(self) -> None:
         self.min_workers = self.max_workers = 0
         #: The latest change by `resize`.
-        self.latest_change: Change | None = None
+        self.latest_change: WorkerCountChange | None = None
         #: What workers ask before they start, see `Supervisor.take_room`.
         self.take_room: TakeRoom | None = None
         self._supervisors: list[Supervisor] = []
@@ -135,7 +135,7 @@ class WorkerPool:
         First go workers that are not ready, then those of the ``movable`` ids, in that order.
         """
         trying = self._trying
-        self.latest_change = Change(time.time(), len(self._wanted), count, why)
+        self.latest_change = WorkerCountChange(time.time(), len(self._wanted), count, why)
         by_id = {supervisor.id: supervisor for supervisor in trying}
         may_go = [supervisor for supervisor in reversed(trying) if not supervisor.ready]
         may_go += [by_id[worker_id] for worker_id in movable if worker_id in by_id and by_id[worker_id] not in may_go]
@@ -193,12 +193,12 @@ class WorkerPool:
         staying = [supervisor for supervisor in self._supervisors if supervisor not in gone]
         if self.renew_to_scale and count != len(self._supervisors):
             gone, staying = list(self._supervisors), []
-        started = [self._start(Place(self.new_worker_id(), index, count)) for index in range(len(staying), count)]
+        started = [self._start(PoolPlace(self.new_worker_id(), index, count)) for index in range(len(staying), count)]
         self._supervisors = staying + started
         self._tell_expected()
         return gone
 
-    def _start(self, place: Place) -> Supervisor:
+    def _start(self, place: PoolPlace) -> Supervisor:
         supervisor = Supervisor(place.worker_id, self.new_place(place), self.events, self.max_retry)
         supervisor.take_room = self.take_room
         supervisor.on_up = self._up

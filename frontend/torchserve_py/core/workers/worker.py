@@ -18,7 +18,7 @@ from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.function_call import CallModel
 from torchserve_py.core.jobs.parts import Input, Part, part_of
 from torchserve_py.core.workers.batch_tokens import BatchTokens
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.core.workers.launch_command import Launch
 from torchserve_py.core.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.core.workers.listener import WorkerListener
@@ -138,7 +138,7 @@ class Worker:
         group = launch.ranks
         self._ranks = Ranks(group.processes if group else 1, every_rank=bool(group and group.every_rank))
         #: The connection that results come from.
-        self._jobs: Connection | None = None
+        self._jobs: WorkerConnection | None = None
         self._startup = Startup(label, self._ranks.count, self.ended)
         #: Whether nothing is received from it, because its readers are slow.
         self.paused = False
@@ -281,7 +281,7 @@ class Worker:
 
     # Connections, called by the listener and by the connections themselves.
 
-    def connected(self, connection: Connection, hello: Hello) -> None:
+    def connected(self, connection: WorkerConnection, hello: Hello) -> None:
         """Take over a connection that showed this worker's token."""
         if self.ended.done():
             raise ValueError("the process has ended meanwhile")
@@ -308,7 +308,7 @@ class Worker:
         if self._ranks.complete:
             self._startup.connected()
 
-    def _received(self, connection: Connection, message: list[Any]) -> None:
+    def _received(self, connection: WorkerConnection, message: list[Any]) -> None:
         if message[0] == messages.RESULTS and connection is self._jobs and len(message) == 3:
             self._results(message[1], message[2])
             return
@@ -358,7 +358,7 @@ class Worker:
         if self._parts:
             self._pass_on(0.0)
 
-    def _beat(self, connection: Connection, message: list[Any]) -> None:
+    def _beat(self, connection: WorkerConnection, message: list[Any]) -> None:
         match message:
             case [messages.PONG, _]:
                 self._ranks.heard(connection)
@@ -371,14 +371,14 @@ class Worker:
             case [kind, *_]:
                 raise ValueError(f"unexpected message {kind!r}")
 
-    def _jobs_closed(self, connection: Connection, reason: str) -> None:
+    def _jobs_closed(self, connection: WorkerConnection, reason: str) -> None:
         self.disconnected.set()
         if self._calls is not None:
             self._calls.close()
         if self._process is not None and self._process.running:
             asyncio.get_running_loop().call_later(_LINGER, self.kill, f"it {reason}")
 
-    def _heartbeat_closed(self, connection: Connection, reason: str) -> None:
+    def _heartbeat_closed(self, connection: WorkerConnection, reason: str) -> None:
         logger.debug("The heartbeat of worker %s ended: it %s", self.label, reason)
 
     # Life.
@@ -555,15 +555,15 @@ class Ranks:
     def __init__(self, count: int, *, every_rank: bool) -> None:
         self.count = count
         self.every_rank = every_rank
-        self._jobs: dict[int, Connection] = {}
-        self._heartbeats: dict[int, Connection] = {}
+        self._jobs: dict[int, WorkerConnection] = {}
+        self._heartbeats: dict[int, WorkerConnection] = {}
         #: Since when a ping on a heartbeat has no answer.
-        self._pinged: dict[Connection, float] = {}
+        self._pinged: dict[WorkerConnection, float] = {}
         #: The ids of the processes that have connected by rank, as far as the kernel tells them.
         self.pids: dict[int, int] = {}
-        self._receivers: tuple[Connection, ...] = ()
+        self._receivers: tuple[WorkerConnection, ...] = ()
 
-    def attach(self, connection: Connection, hello: Hello) -> None:
+    def attach(self, connection: WorkerConnection, hello: Hello) -> None:
         """Take over a connection. Raises ValueError: its channel or rank is unknown, or connected already."""
         channel, rank = hello["channel"], hello["rank"]
         channels = {messages.JOBS_CHANNEL: self._jobs, messages.HEARTBEAT_CHANNEL: self._heartbeats}
@@ -604,7 +604,7 @@ class Ranks:
             self._pinged.setdefault(connection, now)
             connection.send(buffers)
 
-    def heard(self, heartbeat: Connection) -> None:
+    def heard(self, heartbeat: WorkerConnection) -> None:
         """A process has answered a ping."""
         self._pinged.pop(heartbeat, None)
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _MOST_UNSURE: Final = 1_000
 
 
-class Listener(Protocol):
+class ChangeListener(Protocol):
     """Is told of changes, such as a fleet."""
 
     async def tell(self, edits: Sequence[Edit]) -> None:
@@ -36,7 +36,7 @@ class Transactions:
 
     def __init__(self) -> None:
         self._changes = Changes()
-        self.listeners: list[Listener] = []
+        self.listeners: list[ChangeListener] = []
         #: The models that an operation of several steps holds, by name, with what others get as their answer meanwhile.
         self.held: dict[str, Failure | None] = {}
         #: The versions whose registration or end was answered with an error, although the fleet may know of it.

@@ -16,7 +16,7 @@ from torchserve_py.core.workers.worker import Worker
 from torchserve_py.fleet.memory_budget.budget_keys import BudgetKeys
 from torchserve_py.fleet.memory_budget.footprint import HOST, Footprint, Sizes, gpu
 from torchserve_py.fleet.memory_budget.making_room import Occupant
-from torchserve_py.fleet.memory_budget.worker_memory import Memory
+from torchserve_py.fleet.memory_budget.worker_memory import WorkerMemory
 from torchserve_py.fleet.sleeping.sleeping_keys import SleepingKeys
 
 #: How long a model that was loaded or has woken stays at least: as long as that took, within these limits (seconds),
@@ -88,7 +88,7 @@ class BudgetedWorker:
         self.is_unmeasured = rest is Rest.asleep
         self.has_slept |= self.is_unmeasured
 
-    def take(self, memory: Memory, on_gpus: int | None) -> Sizes:
+    def take(self, memory: WorkerMemory, on_gpus: int | None) -> Sizes:
         """Count what was measured, until it is loaded only if that is more than the forecast; return it.
 
         The same while it wakes. One that can sleep counts awake for what it has had on GPUs at most, since it must have

@@ -490,7 +490,7 @@ async def _load(model: Model) -> None:
 
 def _measured(
     workers: Mapping[int, Collection[int]], loaded: Collection[int], *, gpus: bool
-) -> tuple[Mapping[int, worker_memory.Memory], Mapping[int, int]]:
+) -> tuple[Mapping[int, worker_memory.WorkerMemory], Mapping[int, int]]:
     """Return the memory of workers, and what they have on GPUs, by process id; then forget peaks of those loaded.
 
     Args:

@@ -15,14 +15,14 @@ _RESET_PEAK: Final = "5"
 _KIBIBYTE: Final = 1024
 
 
-class Memory(NamedTuple):
+class WorkerMemory(NamedTuple):
     """Bytes of a worker with all processes that it has started: now, and at most since the peak was reset."""
 
     now: int
     peak: int
 
 
-def measure(workers: Mapping[int, Collection[int]]) -> Mapping[int, Memory]:
+def measure(workers: Mapping[int, Collection[int]]) -> Mapping[int, WorkerMemory]:
     """Return the memory of workers; those that are gone are left out.
 
     Takes some milliseconds for each gigabyte: call it off the event loop.
@@ -32,7 +32,7 @@ def measure(workers: Mapping[int, Collection[int]]) -> Mapping[int, Memory]:
     """
     measured = {name: [_memory_of(each) for each in with_children(*pids)] for name, pids in workers.items()}
     return {
-        pid: Memory(sum(each.now for each in found), sum(each.peak for each in found))
+        pid: WorkerMemory(sum(each.now for each in found), sum(each.peak for each in found))
         for pid, found in measured.items()
         if any(each.now for each in found)
     }
@@ -78,21 +78,21 @@ def _tasks(pid: int) -> list[Path]:
         return []
 
 
-def _memory_of(pid: int) -> Memory:
+def _memory_of(pid: int) -> WorkerMemory:
     if sys.platform != "linux":
         import psutil
 
         try:
             resident = psutil.Process(pid).memory_info().rss
         except psutil.Error:
-            return Memory(0, 0)
-        return Memory(resident, resident)
+            return WorkerMemory(0, 0)
+        return WorkerMemory(resident, resident)
     status = _kilobytes(Path(f"/proc/{pid}/status"))
     resident = status.get("VmRSS", 0)
     shares = _kilobytes(Path(f"/proc/{pid}/smaps_rollup"))
     now = shares.get("Pss", resident)
     grown = max(0, status.get("VmHWM", 0) - resident)  # pages of its own that it has given back
-    return Memory(now, now + grown)
+    return WorkerMemory(now, now + grown)
 
 
 def _kilobytes(file: Path) -> dict[str, int]:

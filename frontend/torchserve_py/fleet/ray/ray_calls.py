@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.core.workers.launch_command import server_environment, worker_package_root
 from torchserve_py.core.workers.process import WorkerProcess, start_child
 from torchserve_py.net.running_time import running_time
@@ -36,7 +36,7 @@ class RayCalls:
         self._process = process
         self._numbers = itertools.count()
         self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._connection: Connection | None = None
+        self._connection: WorkerConnection | None = None
         #: Why the process has ended, once it has.
         self.ended: asyncio.Task[str] = asyncio.create_task(self._end())
 
@@ -53,7 +53,7 @@ class RayCalls:
         calls = cls(WorkerProcess(process, "ray"))
         loop = asyncio.get_running_loop()
         _, calls._connection = await loop.create_unix_connection(
-            lambda: Connection(calls._answered, lambda *_: None), sock=ours
+            lambda: WorkerConnection(calls._answered, lambda *_: None), sock=ours
         )
         return calls
 
@@ -81,7 +81,7 @@ class RayCalls:
         self._connection.send(encode(["call", number, name, arguments]))
         return number
 
-    def _answered(self, connection: Connection, message: list[Any]) -> None:
+    def _answered(self, connection: WorkerConnection, message: list[Any]) -> None:
         kind, number, value = message
         answer = self._pending.get(number)
         if answer is None or answer.done():

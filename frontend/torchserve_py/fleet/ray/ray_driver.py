@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from torchserve_py.base.terminal import tell
-from torchserve_py.core.workers.connection import Connection
+from torchserve_py.core.workers.connection import WorkerConnection
 from torchserve_py.fleet.ray.model_archives import ModelArchives
 from torchserve_py.fleet.ray.ray_demand import NodeDemand
 from ts.fleet.ray.ray_host import WorkerHost
@@ -227,20 +227,20 @@ async def _answer_calls(descriptor: int) -> None:
     """Answer the server's calls until it closes the connection."""
     driver, closed, answering = Driver(), asyncio.Event(), set()
 
-    async def answer(connection: Connection, number: int, name: str, arguments: list[Any]) -> None:
+    async def answer(connection: WorkerConnection, number: int, name: str, arguments: list[Any]) -> None:
         try:
             reply = ["result", number, await getattr(driver, name)(*arguments)]
         except Exception as error:  # Ray has many errors
             reply = ["error", number, first_line(error)]
         connection.send(encode(reply))
 
-    def called(connection: Connection, message: list[Any]) -> None:
+    def called(connection: WorkerConnection, message: list[Any]) -> None:
         task = asyncio.create_task(answer(connection, *message[1:]))
         answering.add(task)
         task.add_done_callback(answering.discard)
 
     await asyncio.get_running_loop().create_unix_connection(
-        lambda: Connection(called, lambda *_: closed.set()), sock=socket.socket(fileno=descriptor)
+        lambda: WorkerConnection(called, lambda *_: closed.set()), sock=socket.socket(fileno=descriptor)
     )
     await closed.wait()
 

@@ -32,7 +32,7 @@ from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.fleet.shared_state.bounded_store import BoundedStore
 from torchserve_py.fleet.shared_state.fleet_settings import FleetSettings
 from torchserve_py.fleet.shared_state.fleet_state import NOTHING, FleetState, FleetStateError, ModelVersion, StateStore
-from torchserve_py.fleet.shared_state.following import Here, Plan, Step, plan, registration
+from torchserve_py.fleet.shared_state.following import FollowingPlan, FollowingStep, Here, plan, registration
 from torchserve_py.fleet.shared_state.state_folder import StateFolder
 from torchserve_py.plugin_api import FeatureUnavailable, Restored
 
@@ -52,7 +52,7 @@ _OBSTACLES: Final = (ArchiveError, ModelError, OSError)
 
 
 class FleetMember:
-    """Keeps what a server serves, and what its fleet serves, the same: a `transactions.Listener`."""
+    """Keeps what a server serves, and what its fleet serves, the same: a `transactions.ChangeListener`."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class FleetMember:
             self._tried, self._tried_at = {}, now
         here = self._here()
         busy = {name for name, _ in self._working} | self._untold.keys() | self._transactions.held.keys()
-        todo: Plan = plan(self._state, here, busy)
+        todo: FollowingPlan = plan(self._state, here, busy)
         self._blocked = todo.blocked
         differing = {step.key for step in todo.steps} | {key for key in self._failed if key[0] in busy}
         self._failed = {key: why for key, why in self._failed.items() if key in differing}
@@ -255,7 +255,7 @@ class FleetMember:
         }
         self._serving.forget_not_loaded()
 
-    def _begin(self, step: Step) -> None:
+    def _begin(self, step: FollowingStep) -> None:
         """Begin a step; what takes long goes on as a task, which keeps its model from other steps."""
         name, version = step.key
         try:
@@ -271,7 +271,7 @@ class FleetMember:
         except Exception as error:
             self._fail(step.key, error)
 
-    async def _work(self, step: Step) -> None:
+    async def _work(self, step: FollowingStep) -> None:
         name, version = step.key
         try:
             match step.kind:

@@ -123,7 +123,7 @@ class FleetState:
     def _without(self, name: str, versions: Iterable[str]) -> Sequence[SavedModel]:
         """Return the models without some versions; if the default one was among them, the first that stays is it.
 
-        That is what `models.served_models.Versions.remove` does, too.
+        That is what `models.served_models.ModelVersions.remove` does, too.
         """
         gone = set(versions)
         others = [each for each in self.models if each.name != name or each.version not in gone]

@@ -39,7 +39,7 @@ class Here(NamedTuple):
     applied: SavedModel | None = None
 
 
-class Step(NamedTuple):
+class FollowingStep(NamedTuple):
     """Something to do with a version, or with a model (its version is empty then). ``value`` tells what."""
 
     kind: Literal["register", "load", "scale", "choose", "weigh", "unregister"]
@@ -48,18 +48,18 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FollowingPlan:
     """What to do in this order, and what cannot be done yet: by model, why."""
 
-    steps: Sequence[Step]
+    steps: Sequence[FollowingStep]
     blocked: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan(wanted: FleetState, here: Mapping[ModelVersion, Here], held: Container[str] = ()) -> Plan:
+def plan(wanted: FleetState, here: Mapping[ModelVersion, Here], held: Container[str] = ()) -> FollowingPlan:
     """Compare what the fleet serves with what is served here; leave models alone that something else holds."""
     names = dict.fromkeys([*(each.name for each in wanted.models), *(name for name, _ in here)])
     wanted_of, here_of = _by_name(wanted.by_version), _by_name(here)
-    steps: list[Step] = []
+    steps: list[FollowingStep] = []
     blocked: dict[str, str] = {}
     for name in names:
         if name not in held:
@@ -67,7 +67,7 @@ def plan(wanted: FleetState, here: Mapping[ModelVersion, Here], held: Container[
             steps += of_model.steps()
             if why := of_model.why_blocked:
                 blocked[name] = why
-    return Plan(steps, blocked)
+    return FollowingPlan(steps, blocked)
 
 
 @dataclass
@@ -89,7 +89,7 @@ class _OfModel:
         self.then = _shares(self.weights, self.default)
         self.why_blocked = self._blocked()
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[FollowingStep]:
         """Yield what to do."""
         for version, saved in self.wanted.items():
             served = self.here.get(version)
@@ -106,7 +106,7 @@ class _OfModel:
         for version in sorted(gone, key=lambda each: self.here[each].saved.default):  # a default version ends last
             yield self._step("unregister", version, None)
 
-    def _switch(self) -> Iterator[Step]:
+    def _switch(self) -> Iterator[FollowingStep]:
         assert self.default is not None
         chosen, now = self.wanted[self.default].chosen, self.here[self.default].saved
         if not now.default or now.chosen != chosen:
@@ -115,7 +115,7 @@ class _OfModel:
         if weights != self.weights_now or (weights and self.until != self.until_now):
             yield self._step("weigh", "", (weights, self.until))
 
-    def _scaled(self, version: str, saved: SavedModel, now: SavedModel) -> Iterator[Step]:
+    def _scaled(self, version: str, saved: SavedModel, now: SavedModel) -> Iterator[FollowingStep]:
         numbers = saved.min_workers or 0, saved.max_workers or 0
         numbers_now = now.min_workers or 0, now.max_workers or 0
         if self._stays(version):  # no fewer than now, until another version has its requests
@@ -145,8 +145,8 @@ class _OfModel:
             return ""
         return f"version {waiting[0]} has no ready worker"
 
-    def _step(self, kind: Any, version: str, value: Any) -> Step:
-        return Step(kind, (self.name, version), value)
+    def _step(self, kind: Any, version: str, value: Any) -> FollowingStep:
+        return FollowingStep(kind, (self.name, version), value)
 
 
 def _is_made_of(wanted: SavedModel, served: Here) -> bool:

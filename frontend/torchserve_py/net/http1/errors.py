@@ -1,7 +1,7 @@
 """Errors that clients cause by what they send, or do not read."""
 
 
-class BadMessage(Exception):
+class BadHttpMessage(Exception):
     """The bytes are not an HTTP request within the limits; the text, written for the client, names the broken rule."""
 
 

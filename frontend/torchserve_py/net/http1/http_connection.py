@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from torchserve_py.net.admission import Place, client_of, peer_of
-from torchserve_py.net.http1.errors import BadMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
+from torchserve_py.net.admission import ConnectionPlace, client_of, peer_of
+from torchserve_py.net.http1.errors import BadHttpMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
 from torchserve_py.net.http1.parser import MAX_PIECE, RequestParser
 from torchserve_py.net.http1.request import CONTINUE, Buffer, Request
 from torchserve_py.net.running_time import Deadline
@@ -50,7 +50,7 @@ _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Time limits for clients (seconds)."""
 
     #: For a head, from its first byte.
@@ -73,13 +73,13 @@ class Application(Protocol):
         """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
 
 
-class Listener(Protocol):
+class HttpOwner(Protocol):
     """What a connection belongs to; it is `http_server.HttpServer`."""
 
     loop: asyncio.AbstractEventLoop
     application: Application
     is_leaving: bool
-    limits: Limits
+    limits: HttpLimits
     budget: RequestBudget
     decompressor: Decompressor
 
@@ -154,7 +154,7 @@ class ClientTransport(asyncio.Protocol):
 class HttpConnection(ClientTransport):
     """The server's end of one connection; ``place`` is given back when the connection has ended."""
 
-    def __init__(self, server: Listener, place: Place | None = None) -> None:
+    def __init__(self, server: HttpOwner, place: ConnectionPlace | None = None) -> None:
         super().__init__()
         self.place = place
         self.loop = server.loop
@@ -172,7 +172,7 @@ class HttpConnection(ClientTransport):
         self._timer = Deadline(server.loop)
         self.pace = Pace(self, self._timer, self._limits.stall_seconds)
         #: Requests that arrived after `_current`; last, the error if the bytes after them are malformed.
-        self._queue: deque[Request | BadMessage] = deque()
+        self._queue: deque[Request | BadHttpMessage] = deque()
         #: The request that is being answered.
         self._current: Request | None = None
         #: The request whose body is arriving: `_current`, the last of `_queue`, or `_draining`.
@@ -351,7 +351,7 @@ class HttpConnection(ClientTransport):
     def _parse(self, data: bytes | memoryview) -> None:
         try:
             self._parser.feed(data)
-        except BadMessage as error:
+        except BadHttpMessage as error:
             if not self._ignores_input:  # otherwise the malformed bytes follow the last request and do not matter
                 self._fail_input(error)
         rest = self._parser.rest
@@ -365,7 +365,7 @@ class HttpConnection(ClientTransport):
         self._parser.close()
         self._parser = RequestParser(self)
 
-    def _fail_input(self, error: BadMessage) -> None:
+    def _fail_input(self, error: BadHttpMessage) -> None:
         self._ignores_input = True
         incoming, self._incoming = self._incoming, None
         if incoming is None:
@@ -430,7 +430,7 @@ class HttpConnection(ClientTransport):
     def _begin(self) -> None:
         self._timer.stop()
         request = self._queue.popleft()
-        if isinstance(request, BadMessage):
+        if isinstance(request, BadHttpMessage):
             self._refuse(400, str(request))
             return
         self._current = request

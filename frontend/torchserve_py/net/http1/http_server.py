@@ -3,14 +3,14 @@
 import asyncio
 
 from torchserve_py.net.decompression import Decompressor
-from torchserve_py.net.http1.http_connection import Application, HttpConnection, Limits
+from torchserve_py.net.http1.http_connection import Application, HttpConnection, HttpLimits
 from torchserve_py.net.request_budget import RequestBudget
 
 
 class HttpServer:
     """Knows and closes the connections of a listener; without ``budget`` it has one of its own."""
 
-    def __init__(self, application: Application, limits: Limits, budget: RequestBudget | None = None) -> None:
+    def __init__(self, application: Application, limits: HttpLimits, budget: RequestBudget | None = None) -> None:
         self.application = application
         #: Whether each connection ends after the answer to its next request.
         self.is_leaving = False

@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar,
 
 import httptools
 
-from torchserve_py.net.http1.errors import BadMessage
+from torchserve_py.net.http1.errors import BadHttpMessage
 
 T = TypeVar("T")
-HeadT = TypeVar("HeadT", bound="Head")
+HeadT = TypeVar("HeadT", bound="HttpHead")
 
 #: TorchServe's limits; its 8192 bytes are for all headers together, here they are for each of up to 128 headers.
 MAX_REQUEST_LINE: Final = 4096
@@ -108,14 +108,14 @@ def _read_line(method: bytes, version: str, target: bytes) -> RequestLine:
     """Return what a request line says. Raises BadMessage: it is not one that this server takes."""
     read_version = _VERSIONS.get(version)
     if read_version is None:
-        raise BadMessage("The version of HTTP must be 1.0 or 1.1.")
+        raise BadHttpMessage("The version of HTTP must be 1.0 or 1.1.")
     if method == b"CONNECT":
-        raise BadMessage("The method CONNECT is not supported; it is for proxies.")
+        raise BadHttpMessage("The method CONNECT is not supported; it is for proxies.")
     absolute = None if target[:1] == b"/" else _ABSOLUTE.match(target)
     if not (target[:1] == b"/" or absolute or (target, method) == (b"*", b"OPTIONS")):
-        raise BadMessage("The target must be a path or an absolute URL of http or https.")
+        raise BadHttpMessage("The target must be a path or an absolute URL of http or https.")
     if len(method) + len(target) + _REST_OF_LINE > MAX_REQUEST_LINE:
-        raise BadMessage(f"The request line may have {MAX_REQUEST_LINE} bytes.")
+        raise BadHttpMessage(f"The request line may have {MAX_REQUEST_LINE} bytes.")
     text = target.decode("utf-8", "surrogateescape")
     return RequestLine(method.decode(), text, text.partition("?")[0], read_version, absolute and absolute[1])
 
@@ -124,7 +124,7 @@ def _read_line(method: bytes, version: str, target: bytes) -> RequestLine:
 _known_line: Final = functools.lru_cache(maxsize=_KEPT_LINES)(_read_line)
 
 
-class Head:
+class HttpHead:
     """The head of a request: a record that the parser fills in.
 
     Attributes:
@@ -178,7 +178,7 @@ class RequestParser(Generic[HeadT]):
         self.is_within_head = False
         #: The bytes after a request for an upgrade; None before such a request.
         self.rest: bytes | None = None
-        self._problem: BadMessage | None = None
+        self._problem: BadHttpMessage | None = None
         #: The header that frames the body of a request whose upgrade is ignored, and whether the parser replays it.
         self._ignored_upgrade: bytes | None = None
         self._is_replayed = False
@@ -211,7 +211,7 @@ class RequestParser(Generic[HeadT]):
                 if isinstance(error, httptools.HttpParserCallbackError):  # a defect of the receiver
                     raise
                 is_tls = self._is_first and data[0] == 0x16  # the first byte of a handshake
-                self._problem = BadMessage("This is HTTPS traffic on an HTTP port" if is_tls else str(error))
+                self._problem = BadHttpMessage("This is HTTPS traffic on an HTTP port" if is_tls else str(error))
             raise self._problem from None
         self._is_first = False
         if self._fruitless > MAX_PIECE:
@@ -253,7 +253,7 @@ class RequestParser(Generic[HeadT]):
             line = (_read_line if b"?" in target else _known_line)(
                 parser.get_method(), parser.get_http_version(), target
             )
-        except BadMessage as error:
+        except BadHttpMessage as error:
             self._problem = error
             raise
         values = self._values(line)
@@ -338,5 +338,5 @@ class RequestParser(Generic[HeadT]):
             self._fail(f"More than {_MAX_FRUITLESS} bytes contain neither a complete head nor a part of a body.")
 
     def _fail(self, message: str) -> NoReturn:
-        self._problem = BadMessage(message)
+        self._problem = BadHttpMessage(message)
         raise self._problem

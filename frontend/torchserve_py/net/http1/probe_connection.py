@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from torchserve_py.net.admission import Place
-from torchserve_py.net.http1.http_connection import HttpConnection, Listener
+from torchserve_py.net.admission import ConnectionPlace
+from torchserve_py.net.http1.http_connection import HttpConnection, HttpOwner
 from torchserve_py.net.http1.request import Request
 
 #: How long its client may take to send the head of its request (seconds).
@@ -13,7 +13,7 @@ _LIMIT: Final = 1.0
 class ProbeConnection(HttpConnection):
     """One connection, whose ``place`` has the reason that clients are told; ``server`` answers probes, and no other."""
 
-    def __init__(self, server: Listener, place: Place) -> None:
+    def __init__(self, server: HttpOwner, place: ConnectionPlace) -> None:
         super().__init__(server, place)
         self._reason = place.refused
         place.give_up = self._turn_away

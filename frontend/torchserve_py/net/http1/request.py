@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from torchserve_py.net.http1.errors import BadResponse, BodyError, BodyTooLarge
-from torchserve_py.net.http1.parser import Head
+from torchserve_py.net.http1.parser import HttpHead
 from torchserve_py.net.request_budget import NoRoomError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Stage(IntEnum):
 WAITING, STREAMING, ANSWERED, OVER = Stage
 
 
-class Request(Head, ABC):
+class Request(HttpHead, ABC):
     """A request: the record of its head, and what has become of it since. A subclass answers it.
 
     `begin` is its turn: it answers with `respond`, or with `start_stream` and `send`, and calls `finish` when it is

@@ -19,7 +19,7 @@ PREFIX: Final = struct.Struct(">BI")
 _SMALL_PIECE: Final = 1024
 
 
-class BadMessage(Exception):
+class BadGrpcMessage(Exception):
     """A message or a call is refused; the call ends with ``code``."""
 
     def __init__(self, code: StatusCode, message: str) -> None:
@@ -37,7 +37,7 @@ class MessageLimit(NamedTuple):
         """Check the size of a message. Raises BadMessage: the message is too large."""
         if size > self.size:
             message = f"Received message larger than max ({size} vs. {self.size}), which {self.origin}"
-            raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, message)
+            raise BadGrpcMessage(StatusCode.RESOURCE_EXHAUSTED, message)
 
 
 class Compressed(bytes):
@@ -108,14 +108,14 @@ class MessageReader:
         try:
             self._budget.take(size)
         except NoRoomError as error:
-            raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+            raise BadGrpcMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         self._held += size
 
     def _check_room(self, size: int) -> None:
         try:
             self._budget.check(size)
         except NoRoomError as error:
-            raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+            raise BadGrpcMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
 
     def release(self, size: int | None = None) -> None:
         """Stop counting ``size`` bytes; None means all bytes."""
@@ -140,7 +140,7 @@ async def decompressed(
     """
     stream = _ENCODINGS.get(encoding)
     if stream is None:
-        raise BadMessage(StatusCode.UNIMPLEMENTED, f"A message is compressed, and grpc-encoding is {encoding}.")
+        raise BadGrpcMessage(StatusCode.UNIMPLEMENTED, f"A message is compressed, and grpc-encoding is {encoding}.")
 
     def take(size: int, total: int) -> None:
         limit.check(total)
@@ -149,4 +149,4 @@ async def decompressed(
     try:
         return await decompressor.decompress(message, stream, limit.size, take)
     except zlib.error as error:
-        raise BadMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}.") from error
+        raise BadGrpcMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}.") from error

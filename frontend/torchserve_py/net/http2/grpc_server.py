@@ -14,13 +14,13 @@ from typing import Final
 from grpc import StatusCode
 
 from torchserve_py.net.acceptor import Acceptor, listening_sockets
-from torchserve_py.net.admission import Admission, ConnectionBudget, Place
+from torchserve_py.net.admission import Admission, ConnectionBudget, ConnectionPlace
 from torchserve_py.net.decompression import Decompressor
 from torchserve_py.net.http2.frames import ConnectionFailed
 from torchserve_py.net.http2.http2_connection import Http2Connection
 from torchserve_py.net.http2.request_head import Metadata
-from torchserve_py.net.http2.rpc import Denied, Limits, Method
-from torchserve_py.net.refusal_counts import Refusal
+from torchserve_py.net.http2.rpc import Denied, RpcLimits, RpcMethod
+from torchserve_py.net.refusal_counts import RefusalReason
 from torchserve_py.net.request_budget import RequestBudget
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _CANCEL_LIMIT: Final = 5.0
 #: The jitter of a connection's age, so that clients do not all reconnect at once.
 _AGE_JITTER: Final = 0.1
 #: For connections above the limit: calls, and seconds that a stalled call, a connection and its last calls are kept.
-_OF_PROBES: Final = Limits(4, 5.0, 2.0, 1.0)
+_OF_PROBES: Final = RpcLimits(4, 5.0, 2.0, 1.0)
 
 
 def _refuse_full(metadata: Metadata, peer: str) -> Denied:
@@ -48,11 +48,11 @@ class GrpcServer:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        limits: Limits,
+        methods: Mapping[str, RpcMethod],
+        limits: RpcLimits,
         admission: Admission | None = None,
         budget: RequestBudget | None = None,
-        probes: Mapping[str, Method] | None = None,
+        probes: Mapping[str, RpcMethod] | None = None,
     ) -> None:
         self.methods = methods
         self.limits = limits
@@ -84,7 +84,7 @@ class GrpcServer:
         number: int = sockets[0].getsockname()[1]
         return number
 
-    def connect_for_probe(self, place: Place) -> Http2Connection:
+    def connect_for_probe(self, place: ConnectionPlace) -> Http2Connection:
         """Return the protocol of a connection that makes room for others when it must."""
         connection = Http2Connection(self, place)
         place.give_up = connection.abort
@@ -92,7 +92,7 @@ class GrpcServer:
 
     def failed(self, peer: str, error: ConnectionFailed) -> None:
         """Note that a client has violated the protocol."""
-        self._admission.refusals.note(Refusal.malformed, (peer,), f"{error.code.name}: {error}")
+        self._admission.refusals.note(RefusalReason.malformed, (peer,), f"{error.code.name}: {error}")
 
     def leave(self) -> None:
         """Have clients go elsewhere: open connections take no more calls. New ones are served."""

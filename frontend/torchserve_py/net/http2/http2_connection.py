@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from grpc import StatusCode
 
-from torchserve_py.net.admission import Place, peer_of
+from torchserve_py.net.admission import ConnectionPlace, peer_of
 from torchserve_py.net.http2 import frames, header_blocks
 from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.net.http2.closed_streams import ClosedStreams
 from torchserve_py.net.http2.frame_reader import MAX_FRAME_SIZE, FrameReader
 from torchserve_py.net.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
-from torchserve_py.net.http2.grpc_messages import BadMessage
+from torchserve_py.net.http2.grpc_messages import BadGrpcMessage
 from torchserve_py.net.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
 from torchserve_py.net.http2.request_head import TRAILERS, RequestHead
-from torchserve_py.net.http2.rpc import STREAM_WINDOW, Denied, Limits, Method, Rpc
+from torchserve_py.net.http2.rpc import STREAM_WINDOW, Denied, Rpc, RpcLimits, RpcMethod
 from torchserve_py.net.http2.stream import Buffer, Progress, whole_response, write
 from torchserve_py.net.running_time import Deadline
 from torchserve_py.net.turns import running_turns
@@ -65,11 +65,11 @@ _PING: Final = frames.header(8, frames.PING, 0, 0) + b"are-you?"
 _LEAST_RATE: Final = 500.0
 
 
-class Listener(Protocol):
+class GrpcOwner(Protocol):
     """What a connection belongs to; it is `grpc_server.GrpcServer`."""
 
-    methods: Mapping[str, Method]
-    limits: Limits
+    methods: Mapping[str, RpcMethod]
+    limits: RpcLimits
     budget: RequestBudget
     unread: UnreadOfAll
     decompressor: Decompressor
@@ -82,7 +82,7 @@ class Listener(Protocol):
 class Http2Connection(asyncio.Protocol):
     """One client of ``server``; ``place`` is given back when the connection is gone and its last handler has ended."""
 
-    def __init__(self, server: Listener, place: Place | None = None) -> None:
+    def __init__(self, server: GrpcOwner, place: ConnectionPlace | None = None) -> None:
         #: The client's address as gRPC writes it.
         self.peer = ""
         #: The count of bytes that the client has not read.
@@ -106,7 +106,7 @@ class Http2Connection(asyncio.Protocol):
         self._last_id = 0
         self._refuses = False
         self._receive_window = _WINDOW
-        self.sender = Sender(self)
+        self.sender = FrameSender(self)
         handlers = {
             frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
@@ -234,7 +234,7 @@ class Http2Connection(asyncio.Protocol):
         self.running -= 1
         self._leave()
 
-    # Called by `Sender` and `Stalls`.
+    # Called by `FrameSender` and `Stalls`.
 
     def flushed(self) -> None:
         if self._refuses and not self.calls and self._transport is not None:
@@ -319,7 +319,7 @@ class Http2Connection(asyncio.Protocol):
         if method is not None and not isinstance(admitted, Denied):
             try:
                 rpc = self.calls[stream_id] = Rpc(self, stream_id, head, method, admitted)
-            except BadMessage as error:
+            except BadGrpcMessage as error:
                 admitted = Denied(error.code, str(error))
             else:
                 self.sender.allow_changes()
@@ -422,7 +422,7 @@ def _grpc_name(address: object) -> str:
     return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
-class Sender:
+class FrameSender:
     """The sending half of a connection: its control frames, and the answers of its calls as the windows allow.
 
     Everything that is ready in one turn of the event loop is sent in one write. A call is ready when it has something

@@ -34,7 +34,7 @@ from torchserve_py.net.http2 import header_blocks
 from torchserve_py.net.http2.frames import ErrorCode, StreamFailed
 from torchserve_py.net.http2.grpc_messages import (
     PREFIX,
-    BadMessage,
+    BadGrpcMessage,
     Compressed,
     MessageLimit,
     MessageReader,
@@ -55,7 +55,7 @@ STREAM_WINDOW: Final = 1 << 20
 CALL_COST: Final = 8192
 
 
-class Limits(NamedTuple):
+class RpcLimits(NamedTuple):
     """Limits per client."""
 
     #: Calls of a connection, and seconds that a stalled call is kept.
@@ -79,7 +79,7 @@ def _unexpected(error: Exception) -> Denied:
     return Denied(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
 
-class Method(NamedTuple):
+class RpcMethod(NamedTuple):
     """A method.
 
     The handler, ``serve``, gets the request and the call. It returns a response (None for no message), a `LaterReply`,
@@ -119,7 +119,7 @@ class Rpc:
     """
 
     def __init__(
-        self, connection: Http2Connection, stream_id: int, head: RequestHead, method: Method, credential: Any = None
+        self, connection: Http2Connection, stream_id: int, head: RequestHead, method: RpcMethod, credential: Any = None
     ) -> None:
         self.credential = credential
         self.stream = Stream(stream_id, connection.unread)
@@ -174,7 +174,7 @@ class Rpc:
             return
         try:
             self._messages += self.reader.feed(data)
-        except BadMessage as error:
+        except BadGrpcMessage as error:
             self.fail(error.code, str(error))
             return
         if self._waiter is not None and self._messages:
@@ -402,7 +402,7 @@ class Rpc:
         decompressor, encoding = self._connection.server.decompressor, self._head.encoding
         try:
             whole = await decompressed(decompressor, message, encoding, self.method.limit, self.reader)
-        except BadMessage as error:
+        except BadGrpcMessage as error:
             self.fail(error.code, str(error))
             raise AbortError from error
         self._taken_size = len(message)

@@ -13,7 +13,7 @@ from numbers import Number
 from types import TracebackType
 from typing import Any, Final
 
-from torchserve_py.base.logs.line_logs import Batch, Line, utc
+from torchserve_py.base.logs.line_logs import Line, LineBatch, utc
 from torchserve_py.base.logs.unfit_characters import fit, fit_json, is_fit
 
 _LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
@@ -41,7 +41,7 @@ class LineFormatter(logging.Formatter):
         record.level = _LEVELS.get(record.levelname, record.levelname)
         thread = "main" if record.threadName in _MAIN_THREADS else record.threadName
         record.thread_label = fit(getattr(record, "worker", thread))
-        if isinstance(record.msg, Batch):
+        if isinstance(record.msg, LineBatch):
             return record.msg.text(self._head(record))
         if hasattr(record, "worker"):
             return "\n".join([self._line(line, record) for line in _lines_of(record)])
@@ -86,7 +86,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         if isinstance(record.msg, Formatted):
             return record.msg
-        if isinstance(record.msg, Batch):
+        if isinstance(record.msg, LineBatch):
             return "\n".join([self._line(line, record) for line in record.msg.lines])
         entry = {
             "time": utc(record.created),

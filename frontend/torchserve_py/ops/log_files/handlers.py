@@ -18,7 +18,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from torchserve_py.base.logs.line_logs import Batch
+from torchserve_py.base.logs.line_logs import LineBatch
 from torchserve_py.base.terminal import tell
 from torchserve_py.ops.log_files.formatters import Formatted
 from torchserve_py.ops.log_files.log_thread import log_thread, wait_until_written
@@ -212,7 +212,7 @@ class InThread(QuietErrors):
             self.handleError(record)
             return
         # Nobody waits for the lines of requests.
-        lines, patience = (len(record.msg.entries), 0.0) if isinstance(record.msg, Batch) else (1, _HURRY)
+        lines, patience = (len(record.msg.entries), 0.0) if isinstance(record.msg, LineBatch) else (1, _HURRY)
         log_thread.put(formatted, lines, patience)
 
     def flush(self) -> None:

@@ -29,7 +29,7 @@ def _are_different(names: list[Any]) -> bool:
     return all(isinstance(name, str) and name.strip() for name in names) and len(set(names)) == len(names)
 
 
-class Metric(ClosedSchema):
+class ListedMetric(ClosedSchema):
     """One metric of a list."""
 
     name: Annotated[str, NAME]
@@ -40,7 +40,7 @@ class Metric(ClosedSchema):
     ] = ()
 
 
-_Listed = Annotated[Metric, Nested("a map with name, unit and dimensions")]
+_Listed = Annotated[ListedMetric, Nested("a map with name, unit and dimensions")]
 _Metrics = Annotated[tuple[_Listed, ...], Listed("a list of metrics")]
 
 

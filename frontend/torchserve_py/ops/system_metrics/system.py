@@ -8,7 +8,7 @@ from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.serving.usage import GpuUsage, Usage
 from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.ops.system_metrics.nvml import memory_by_process, read_usage
-from torchserve_py.ops.system_metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
+from torchserve_py.ops.system_metrics.system_command import BUILT_IN_SCRIPT, HostReading, SystemCommand
 from torchserve_py.ops.system_metrics.system_settings import SystemSettings
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class SystemMetrics:
                 continue
         usage.worker_memory = resident
 
-    def _host(self) -> list[Reading]:
+    def _host(self) -> list[HostReading]:
         import psutil
 
         memory = psutil.virtual_memory()
@@ -97,7 +97,7 @@ class SystemMetrics:
             "DiskUtilization": disk.percent,
         }
         self._interval = None
-        return [Reading(name, ("Host",), value) for name, value in values.items()]
+        return [HostReading(name, ("Host",), value) for name, value in values.items()]
 
     def _collect_gpus(self, usage: Usage) -> None:
         if self._read_gpus is None:

@@ -32,7 +32,7 @@ _LINE = re.compile(
 )
 
 
-class Reading(NamedTuple):
+class HostReading(NamedTuple):
     """One value of a metric of the host; `dimensions` are values, in order, without the host's."""
 
     name: str
@@ -57,7 +57,7 @@ class SystemCommand:
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._limit = limit
 
-    def run(self, pids: Iterable[int]) -> list[Reading]:
+    def run(self, pids: Iterable[int]) -> list[HostReading]:
         """Run the script and return what it printed; what went wrong is logged. Blocks until it has ended."""
         try:
             done = subprocess.run(
@@ -87,7 +87,7 @@ class SystemCommand:
         return readings
 
 
-def parse_line(line: str) -> Reading | None:
+def parse_line(line: str) -> HostReading | None:
     """Return what a line says, or None if it is no metric. A dimension whose value holds a colon is left out."""
     match = _LINE.fullmatch(line.removeprefix("[METRICS]"))
     if match is None:
@@ -97,4 +97,4 @@ def parse_line(line: str) -> Reading | None:
     except ValueError:
         return None
     pairs = (pair.split(":") for pair in match["dimensions"].split(","))
-    return Reading(match["name"], tuple(pair[1] for pair in pairs if len(pair) == 2), value, match["hostname"])
+    return HostReading(match["name"], tuple(pair[1] for pair in pairs if len(pair) == 2), value, match["hostname"])

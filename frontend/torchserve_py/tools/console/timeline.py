@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from torchserve_py.core.serving.serving import Change, ModelStatus, ServedModel, WorkerStatus
+from torchserve_py.core.serving.serving import ModelStatus, ServedModel, WorkerCountChange, WorkerStatus
 
 MOST_EVENTS: Final = 300
 
@@ -31,7 +31,7 @@ class _Seen(NamedTuple):
     limits: tuple[int, int]
     is_default: bool
     workers: Mapping[str, WorkerStatus]
-    change: Change | None
+    change: WorkerCountChange | None
     migrated: int
     not_migrated: int
 

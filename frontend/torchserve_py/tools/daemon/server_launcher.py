@@ -32,7 +32,7 @@ _TELL_OF_WAITING_AFTER = 2.0
 
 
 @dataclass(frozen=True)
-class Launcher:
+class ServerLauncher:
     """Starts and stops the server that the pid file at ``pid_path`` names; ``module`` is what runs as the server."""
 
     argv: Sequence[str]  # without the program's name; the server gets the same

@@ -73,7 +73,7 @@ class _OtherFormat(ValueError):
     """A record is of another format, which ``args[0]`` is."""
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record is.
 
     Attributes:
@@ -100,11 +100,11 @@ class JournalReader:
         self.incomplete = 0
         self.damaged = 0
         self.missing = 0
-        self.places: list[Place] = []
+        self.places: list[RecordPlace] = []
         #: The models that the records are of.
         self.models: set[str] = set()
         #: The last step of each episode of openpi's, which ends with its client's connection.
-        self._episodes: dict[tuple[str, str | None], Place] = {}
+        self._episodes: dict[tuple[str, str | None], RecordPlace] = {}
         try:
             for file in _files_of(paths):
                 self._add(file, key)
@@ -115,7 +115,7 @@ class JournalReader:
         self.places.sort(key=attrgetter("at"))
         self._last_steps = frozenset(self._episodes.values())
 
-    def ends_episode(self, place: Place) -> bool:
+    def ends_episode(self, place: RecordPlace) -> bool:
         """Return whether a record is the last one of an episode."""
         return place in self._last_steps
 
@@ -124,7 +124,7 @@ class JournalReader:
         for each in self._files:
             each.close()
 
-    def read(self, place: Place) -> JournalRecord:
+    def read(self, place: RecordPlace) -> JournalRecord:
         """Return a record. Raises JournalUnreadable: it is not there any more."""
         file = self._files[place.file]
         file.seek(place.offset)
@@ -191,7 +191,7 @@ class JournalReader:
         at = datetime.fromisoformat(record["time"]).timestamp()
         if at > time.time() + _CLOCKS_DIFFER:
             raise ValueError("its time has not come yet")
-        place = Place(at, file, offset, self.incomplete + self.damaged + self.missing)
+        place = RecordPlace(at, file, offset, self.incomplete + self.damaged + self.missing)
         self.places.append(place)
         self.models.add(record["model"])
         if record["protocol"] == OPENPI:

@@ -11,7 +11,7 @@ from typing import Final
 from tqdm import tqdm
 
 from torchserve_py.base.logs import MODEL_LOGGER, access_log
-from torchserve_py.base.logs.line_logs import Batch
+from torchserve_py.base.logs.line_logs import LineBatch
 from torchserve_py.ops.log_files.formatters import JsonFormatter, LineFormatter
 from torchserve_py.ops.log_files.handlers import Console, InThread
 
@@ -27,19 +27,19 @@ class _RequestLines(LineFormatter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record has such a line."""
-        return not isinstance(record.msg, Batch) or bool(_shown(record.msg).entries)
+        return not isinstance(record.msg, LineBatch) or bool(_shown(record.msg).entries)
 
     def format(self, record: logging.LogRecord) -> str:
-        if not isinstance(record.msg, Batch):
+        if not isinstance(record.msg, LineBatch):
             return super().format(record)
         shown = copy.copy(record)
         shown.msg = _shown(record.msg)
         return super().format(shown)
 
 
-def _shown(batch: Batch[access_log.Entry]) -> Batch[access_log.Entry]:
+def _shown(batch: LineBatch[access_log.Entry]) -> LineBatch[access_log.Entry]:
     entries = [(at, each) for at, each in batch.entries if each[4] >= 400 or not each[7].startswith(_OWN_ROUTES)]
-    return Batch(entries, batch.text_of, batch.more_of)
+    return LineBatch(entries, batch.text_of, batch.more_of)
 
 
 class _Terminal(logging.Handler):

@@ -19,7 +19,7 @@ from yarl import URL
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.server_settings import KEY_VARIABLE
 from torchserve_py.tools.journal.journal_record import JournalRecord
-from torchserve_py.tools.journal.read_journal import JournalReader, Place
+from torchserve_py.tools.journal.read_journal import JournalReader, RecordPlace
 from torchserve_py.tools.replay.answer_documents import (
     NotComparable,
     recorded_bytes,
@@ -33,7 +33,7 @@ from torchserve_py.tools.replay.recorded_outcomes import BROKEN_OFF, as_answered
 from torchserve_py.tools.replay.recorded_paths import RESPONSES, NotReplayable
 from torchserve_py.tools.replay.replay_report import Difference, ReplayReport
 from torchserve_py.tools.replay.replay_requests import ReplayRequest, request_of
-from torchserve_py.tools.replay.senders import USER_AGENT, NoAnswer, NotConnected, Sender, SentAnswer
+from torchserve_py.tools.replay.senders import USER_AGENT, NoAnswer, NotConnected, ReplaySender, SentAnswer
 from torchserve_py.tools.replay.sequence_names import SequenceNames
 from torchserve_py.versions.traffic.answer_comparison import Comparison
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
@@ -167,7 +167,7 @@ class Replay:
         self.report = ReplayReport()
         self.report.incomplete, self.report.damaged = journal.incomplete, journal.damaged
         self.report.missing = journal.missing
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[str, ReplaySender] = {}
         #: Models of the journal that the server does not have, or does not show to this key, and what it says of them.
         self._refused: dict[str, str] = {}
 
@@ -227,14 +227,14 @@ class Replay:
                 await self._room.acquire()
                 self._begin(group, record, place)
 
-    async def _wait_for(self, place: Place, first: float, began: float) -> None:
+    async def _wait_for(self, place: RecordPlace, first: float, began: float) -> None:
         if self._plan.speed is not None:
             due = began + (place.at - first) / self._plan.speed
             if (left := due - time.monotonic()) > 0:
                 await asyncio.sleep(left)
             self.report.was_late(max(0.0, time.monotonic() - due))
 
-    def _begin(self, group: asyncio.TaskGroup, record: JournalRecord, place: Place) -> None:
+    def _begin(self, group: asyncio.TaskGroup, record: JournalRecord, place: RecordPlace) -> None:
         """Begin to send a request, or count why it is not sent; then give its room back."""
         followed = None
         try:
@@ -275,7 +275,7 @@ class Replay:
             self._sequences[key] = followed
         return followed
 
-    def _check_whole(self, record: JournalRecord, place: Place, followed: _Followed | None) -> None:
+    def _check_whole(self, record: JournalRecord, place: RecordPlace, followed: _Followed | None) -> None:
         """Check that the request had an answer, and that no step of its sequence before it is missing.
 
         Raises NotReplayable.

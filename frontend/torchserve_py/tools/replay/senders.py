@@ -38,7 +38,7 @@ class SentAnswer(NamedTuple):
     seconds: float = 0.0
 
 
-class Sender(Protocol):
+class ReplaySender(Protocol):
     """Sends requests to one kind of door."""
 
     async def send(self, request: ReplayRequest, sequence_id: str | None) -> SentAnswer:

@@ -40,7 +40,7 @@ _PLACE_INTERVAL: Final = 1.0
 _END_LIMIT: Final = 30.0
 
 
-class Phase(StrEnum):
+class RolloutPhase(StrEnum):
     """Where a rollout is."""
 
     under_way = "under way"
@@ -67,7 +67,7 @@ class Rollout:
     old: str
     places: int
     taken: int = 0
-    phase: Phase = Phase.under_way
+    phase: RolloutPhase = RolloutPhase.under_way
     why: str = ""
 
     @property
@@ -177,7 +177,7 @@ class Rollouts:
         await self._complete(Rollout(name, version, version, self._count(name, version)))
 
     def _check_none_is_under_way(self, name: str) -> None:
-        if (latest := self._latest.get(name)) is not None and latest.phase is Phase.under_way:
+        if (latest := self._latest.get(name)) is not None and latest.phase is RolloutPhase.under_way:
             raise DoorError(latest.refusal)
 
     async def _complete(self, rollout: Rollout) -> None:
@@ -218,14 +218,17 @@ class Rollouts:
                 with self._calls.holding(rollout.name, rollout.refusal):
                     await self._take_requests(rollout)
         except (ModelError, DoorError) as error:
-            rollout.phase, rollout.why = Phase.stopped, failure_of(error).message
+            rollout.phase, rollout.why = RolloutPhase.stopped, failure_of(error).message
             logger.error("%s has stopped: %s", rollout.label, rollout.why)
             raise
         except BaseException:
-            rollout.phase, rollout.why = Phase.stopped, "the server has failed, or is stopping; its log says more"
+            rollout.phase, rollout.why = (
+                RolloutPhase.stopped,
+                "the server has failed, or is stopping; its log says more",
+            )
             raise
         else:
-            rollout.phase = Phase.done
+            rollout.phase = RolloutPhase.done
             logger.info("%s is done", rollout.label)
         finally:
             self.ended.child({"model_name": rollout.name, "result": rollout.phase.value}).inc()

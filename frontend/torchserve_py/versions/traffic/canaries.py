@@ -19,7 +19,7 @@ from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.failures import DoorError
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.routing import DoorContext
-from torchserve_py.versions.traffic.canary import Canary, Judgement, Phase, Verdict
+from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict, Judgement
 from torchserve_py.versions.traffic.canary_rules import CanaryRules
 from torchserve_py.versions.traffic.shadows import Shadows
 from torchserve_py.versions.traffic.traffic_body import SavedCanary, ShadowRules
@@ -247,10 +247,14 @@ class Canaries:
         new = next((each for each in self._serving.weights(name) if each != default), default)
         await self._calls.end_lapsed_weights(name)
         if run is not None:  # this server judges it, and could not tell its fleet
-            self._end(name, run, Phase.rolled_back.value, replace(run.canary, phase=Phase.rolled_back), _LAPSED)
+            self._end(
+                name, run, CanaryPhase.rolled_back.value, replace(run.canary, phase=CanaryPhase.rolled_back), _LAPSED
+            )
         else:
             rules = CanaryRules(version=new)
-            self._decide(name, Phase.rolled_back.value, Canary(rules, default, phase=Phase.rolled_back), _LAPSED)
+            self._decide(
+                name, CanaryPhase.rolled_back.value, Canary(rules, default, phase=CanaryPhase.rolled_back), _LAPSED
+            )
 
     def _end(self, name: str, run: _Run, decision: str, canary: Canary, why: str) -> None:
         """Judge a canary no more, unless an operator was faster."""
@@ -281,16 +285,18 @@ class Canaries:
             return
         found = self._judged(name, run, now)
         self._told[name].now = found.why
-        if found.verdict is Verdict.unknown or (found.verdict is Verdict.good and now < run.began + rules.interval_sec):
+        if found.verdict is CanaryVerdict.unknown or (
+            found.verdict is CanaryVerdict.good and now < run.began + rules.interval_sec
+        ):
             return
         canary = run.canary.after(found.verdict)
-        if canary.phase is Phase.promoted:
+        if canary.phase is CanaryPhase.promoted:
             await self._calls.set_default(name, rules.version)
-        until = _lease() if canary.phase is Phase.rising else None
-        await self._calls.set_weights(name, canary.weights, until=until, insist=canary.phase is Phase.rolled_back)
+        until = _lease() if canary.phase is CanaryPhase.rising else None
+        await self._calls.set_weights(name, canary.weights, until=until, insist=canary.phase is CanaryPhase.rolled_back)
         if self._runs.get(name) is not run:  # an operator was faster
             return
-        if canary.phase is Phase.rising:
+        if canary.phase is CanaryPhase.rising:
             run.canary, run.renews_at = canary, now + _RENEWAL
             self._begin_step(run, time.monotonic())
             self._decide(name, "goes on", canary, found.why)
@@ -305,9 +311,9 @@ class Canaries:
         run.trial.look(now - run.looked)
         run.looked = now
         found = run.trial.judge()
-        if found.verdict is not Verdict.worse and time.time() > run.began_at + rules.deadline_sec:
+        if found.verdict is not CanaryVerdict.worse and time.time() > run.began_at + rules.deadline_sec:
             late = f"it did not get through its steps within {rules.deadline_sec} s (deadlineSec)"
-            return Judgement(Verdict.worse, f"{late}: {found.why}")
+            return Judgement(CanaryVerdict.worse, f"{late}: {found.why}")
         return found
 
     def _watch_workers(self, name: str, run: _Run, now: float) -> None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from torchserve_py.versions.traffic.canary_rules import CanaryRules
 
 
-class Verdict(Enum):
+class CanaryVerdict(Enum):
     """What a trial says of the new version."""
 
     unknown = "unknown"  # too few requests, or something points to its being worse
@@ -17,7 +17,7 @@ class Verdict(Enum):
     worse = "worse"
 
 
-class Phase(Enum):
+class CanaryPhase(Enum):
     """Where a canary is."""
 
     rising = "rising"
@@ -27,10 +27,10 @@ class Phase(Enum):
 
 #: What comes next, by the phase, whether there is a further step, and the verdict; all else stays as it is.
 _NEXT: Final = {
-    (Phase.rising, True, Verdict.good): Phase.rising,
-    (Phase.rising, False, Verdict.good): Phase.promoted,
-    (Phase.rising, True, Verdict.worse): Phase.rolled_back,
-    (Phase.rising, False, Verdict.worse): Phase.rolled_back,
+    (CanaryPhase.rising, True, CanaryVerdict.good): CanaryPhase.rising,
+    (CanaryPhase.rising, False, CanaryVerdict.good): CanaryPhase.promoted,
+    (CanaryPhase.rising, True, CanaryVerdict.worse): CanaryPhase.rolled_back,
+    (CanaryPhase.rising, False, CanaryVerdict.worse): CanaryPhase.rolled_back,
 }
 
 
@@ -41,27 +41,27 @@ class Canary:
     rules: CanaryRules
     old: str
     step: int = 0
-    phase: Phase = Phase.rising
+    phase: CanaryPhase = CanaryPhase.rising
 
     @property
     def weights(self) -> dict[str, int]:
         """The versions' shares of the requests, empty once the default version gets all."""
-        if self.phase is not Phase.rising:
+        if self.phase is not CanaryPhase.rising:
             return {}
         share = self.rules.steps[self.step]
         return {version: weight for version, weight in ((self.old, 100 - share), (self.rules.version, share)) if weight}
 
-    def after(self, verdict: Verdict) -> Canary:
+    def after(self, verdict: CanaryVerdict) -> Canary:
         """Return the canary as a verdict makes it."""
         has_next = self.step + 1 < len(self.rules.steps)
         phase = _NEXT.get((self.phase, has_next, verdict))
         if phase is None:
             return self
-        return replace(self, phase=phase, step=self.step + (phase is Phase.rising))
+        return replace(self, phase=phase, step=self.step + (phase is CanaryPhase.rising))
 
 
 class Judgement(NamedTuple):
     """A verdict, and why."""
 
-    verdict: Verdict
+    verdict: CanaryVerdict
     why: str

@@ -40,7 +40,7 @@ _MOST_DIFFERENCES: Final = 10
 _SHARED_MEMORY: Final = b"shared_memory_region"
 
 
-class Verdict(Protocol):
+class ShadowVerdict(Protocol):
     """Is told what came of a comparison."""
 
     def __call__(self, *, is_same: bool) -> None:
@@ -55,7 +55,7 @@ class _Shadow:
     """
 
     rules: ShadowRules
-    verdict: Verdict | None = None
+    verdict: ShadowVerdict | None = None
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES, 0))
     seconds: float = 0.0  # of its answers that were compared
     live_seconds: float = 0.0  # of those that clients got
@@ -108,7 +108,7 @@ class Shadows:
                 f"Model {name} has a shadow of {owner}, version {present.rules.version}; end that first."
             )
 
-    def begin(self, name: str, rules: ShadowRules, verdict: Verdict | None = None) -> None:
+    def begin(self, name: str, rules: ShadowRules, verdict: ShadowVerdict | None = None) -> None:
         """Let a version run a share of the requests as well, from now on; with a ``verdict`` it is that of a canary.
 
         Raises as `check`.

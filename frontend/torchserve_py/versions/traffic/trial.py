@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchserve_py.versions.traffic.answer_times import PRECISION, Record
-from torchserve_py.versions.traffic.canary import Judgement, Verdict
+from torchserve_py.versions.traffic.canary import CanaryVerdict, Judgement
 from torchserve_py.versions.traffic.canary_rules import CanaryRules, MetricRule
 from torchserve_py.versions.traffic.evidence import Evidence, difference, exceedance, surprise, tail_difference
 
@@ -270,7 +270,7 @@ class Deaths(Rule):
         return f"workers of it died {self.new} times, and those of the old version {self.old} times"
 
 
-class Memory(Rule):
+class MemoryRule(Rule):
     """The new version's workers have more memory, each of them; this is measured, and no matter of chance."""
 
     def __init__(self, ratio: float) -> None:
@@ -313,7 +313,7 @@ class Trial:
         self.new, self.old = Side(), Side()
         tail = SlowTail(self.new, self.old, rules.quantile, rules.max_quantile_ratio)
         self.deaths = Deaths(rules.max_death_ratio)
-        self.memory = None if rules.max_memory_ratio is None else Memory(rules.max_memory_ratio)
+        self.memory = None if rules.max_memory_ratio is None else MemoryRule(rules.max_memory_ratio)
         self.differences = None if rules.shadow is None else Differences(rules.shadow.max_different)
         self.metrics = [MetricValues(each) for each in rules.metrics]
         self._every = [
@@ -325,7 +325,7 @@ class Trial:
             *(rule for rule in (self.differences, self.memory) if rule is not None),
         ]
         #: The odds with which a rule has a verdict.
-        self.enough = sum(not isinstance(rule, Memory) for rule in self._every) / FALSE_ALARMS
+        self.enough = sum(not isinstance(rule, MemoryRule) for rule in self._every) / FALSE_ALARMS
 
     def begin_step(self) -> None:
         """Begin a step: what is needed before its end is counted anew."""
@@ -341,12 +341,12 @@ class Trial:
         """Return whether the new version is worse, is good enough for the next step, or must be watched further."""
         worst = max(self._every, key=lambda rule: rule.odds)
         if worst.odds >= self.enough:
-            return Judgement(Verdict.worse, worst.text())
+            return Judgement(CanaryVerdict.worse, worst.text())
         if missing := next(filter(None, (rule.lacks(self._rules.min_requests) for rule in self._every)), ""):
-            return Judgement(Verdict.unknown, missing)
+            return Judgement(CanaryVerdict.unknown, missing)
         if worst.odds >= _DOUBT:
-            return Judgement(Verdict.unknown, f"it may be worse, and is watched further: {worst.text()}")
-        return Judgement(Verdict.good, "; ".join(filter(None, (rule.text() for rule in self._every))))
+            return Judgement(CanaryVerdict.unknown, f"it may be worse, and is watched further: {worst.text()}")
+        return Judgement(CanaryVerdict.good, "; ".join(filter(None, (rule.text() for rule in self._every))))
 
 
 def _parts(items: Sequence[float], number: int) -> Iterator[Sequence[float]]:

@@ -8,7 +8,7 @@ import pytest
 from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.rest import ENDPOINT
 from ts.apis.open_inference.types import InferenceResponse, Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 
 LENGTH = b"inference-header-content-length"
@@ -44,7 +44,7 @@ def answer(to: Any, *outputs: Tensor, **parameters: Any) -> tuple[dict[str, str]
     return named, json.loads(bytes(body[:length])), bytes(body[length:])
 
 
-def refusal(*arguments: Any, **options: Any) -> Failure:
-    with pytest.raises(Failure) as caught:
+def refusal(*arguments: Any, **options: Any) -> RowFailure:
+    with pytest.raises(RowFailure) as caught:
         received(*arguments, **options)
     return caught.value

@@ -12,7 +12,7 @@ from ts.apis.open_inference import grpc
 from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 from ts.apis.open_inference.tensors import flat_list, numpy_of, raw_bytes, tensor_of
 from ts.apis.open_inference.types import InferenceResponse, RequestedOutput, Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 #: What tritonclient 2.73 sends for a request of a sequence.
 GOLDEN = bytes.fromhex(
@@ -61,8 +61,8 @@ def answer(received: grpc.GrpcRequest, *outputs: Tensor, **more: Any) -> ModelIn
     return ModelInferResponse.FromString(bytes(body))
 
 
-def refusal(request: ModelInferRequest) -> Failure:
-    with pytest.raises(Failure) as refused:
+def refusal(request: ModelInferRequest) -> RowFailure:
+    with pytest.raises(RowFailure) as refused:
         receive(request)
     return refused.value
 
@@ -197,7 +197,7 @@ def test_only_the_outputs_asked_for():
     response = answer(receive(request), *outputs)
     assert [output.name for output in response.outputs] == ["a", "b"]
     assert list(response.raw_output_contents) == [struct.pack("<i", 0), struct.pack("<i", 1)]
-    with pytest.raises(Failure, match=r"no output 'b'.*'a'") as refused:
+    with pytest.raises(RowFailure, match=r"no output 'b'.*'a'") as refused:
         answer(receive(request), outputs[0])
     assert refused.value.status == 400
 
@@ -225,7 +225,7 @@ def _raw(datatype: str, shape: list[int], *contents: bytes, **more: Any) -> Mode
 def test_what_is_wrong_is_said(request_, says):
     failure = refusal(request_)
     assert failure.status == 400
-    with pytest.raises(Failure, match=says):
+    with pytest.raises(RowFailure, match=says):
         raise failure
 
 
@@ -237,7 +237,7 @@ def test_what_is_not_supported_is_said(name):
 
 
 def test_bytes_that_are_no_message():
-    with pytest.raises(Failure, match=r"no inference\.ModelInferRequest") as refused:
+    with pytest.raises(RowFailure, match=r"no inference\.ModelInferRequest") as refused:
         grpc.receive([], b"\xff\xff")
     assert refused.value.status == 400
 
@@ -246,13 +246,13 @@ def test_bytes_that_are_no_message():
 def test_no_bytes_do_harm(body):
     try:
         grpc.receive([], body)
-    except Failure as failure:
+    except RowFailure as failure:
         assert failure.status in (400, 501)
 
 
 def test_an_answer_that_cannot_be_said():
     received = receive(typed("FP32", "fp32_contents", [1.0]))
-    with pytest.raises(Failure) as failed:
+    with pytest.raises(RowFailure) as failed:
         answer(received, Tensor("y", "INT32", [1], ["a"]))
     assert failed.value.status == 500
     assert answer(received, Tensor("y", "FP32", [1], [None])).outputs[0].contents.fp32_contents[0] != 0  # NaN

@@ -18,7 +18,7 @@ from ts.apis.open_inference.json_request import read_request
 from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.tensors import LARGE_TENSOR, flat_list, numpy_of, raw_bytes
 from ts.apis.open_inference.types import InferenceResponse, Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 
@@ -37,7 +37,7 @@ def received(body: Any) -> Any:
 def tensor_or_failure(parsed: Any) -> Any:
     try:
         (tensor,) = read_request(parsed, memoryview(b""), "job").inputs
-    except Failure as failure:
+    except RowFailure as failure:
         return failure.status, failure.message
     return tensor
 
@@ -102,7 +102,7 @@ def _leaves(data: Any) -> Any:
 def _raw(tensor: Tensor) -> bytes | int:
     try:
         return bytes(raw_bytes(tensor))
-    except Failure as failure:
+    except RowFailure as failure:
         return failure.status
 
 
@@ -135,24 +135,24 @@ def test_numbers_of_every_datatype_become_arrays(datatype: str, rows: int | None
     ],
 )
 def test_a_wrong_element_among_many_is_named(wrong: Any, datatype: str, words: str) -> None:
-    with pytest.raises(Failure, match=words) as caught:
+    with pytest.raises(RowFailure, match=words) as caught:
         received(document([1] * MANY + [wrong], [MANY + 1], datatype))
     assert caught.value.status == 400
 
 
 def test_what_is_no_json_and_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(Failure, match="no JSON"):
+    with pytest.raises(RowFailure, match="no JSON"):
         received(json.dumps(document([0.5] * MANY, [MANY])).encode()[:-1])
-    with pytest.raises(Failure, match=f"has {MANY} elements; the shape .* needs {MANY + 1}"):
+    with pytest.raises(RowFailure, match=f"has {MANY} elements; the shape .* needs {MANY + 1}"):
         received(document([0.5] * MANY, [MANY + 1]))
-    with pytest.raises(Failure, match="'x' holds what is no FP32"):
+    with pytest.raises(RowFailure, match="'x' holds what is no FP32"):
         raw_bytes(received(document([1e39] * MANY, [MANY])).request.inputs[0])
 
 
 def test_inputs_that_are_no_list_are_refused_whatever_else_is_there() -> None:
     for inputs in ({}, {"name": "x"}, None, 1, "x"):
         body = {"inputs": inputs, "parameters": {"stop": [], "text": "[" + "a" * LARGE_TENSOR}}
-        with pytest.raises(Failure, match='must hold the list "inputs"'):
+        with pytest.raises(RowFailure, match='must hold the list "inputs"'):
             received(body)
 
 

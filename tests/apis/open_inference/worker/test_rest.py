@@ -13,7 +13,7 @@ from tests.apis.open_inference.worker.rest_documents import JOB, LENGTH, answer,
 from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.tensors import flat_list, raw_bytes
 from ts.apis.open_inference.types import InferenceResponse, RequestedOutput, Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 
 
@@ -176,7 +176,7 @@ def test_binary_data_that_do_not_fit_are_refused(document: Any, binary: bytes, l
 
 @pytest.mark.parametrize("length", [b"-1", b"3", b"two", "²".encode(), b"9" * 5000])
 def test_a_broken_length_header_is_refused(length: bytes):
-    with pytest.raises(Failure, match="must be an integer") as refused:
+    with pytest.raises(RowFailure, match="must be an integer") as refused:
         receive(InferRow(JOB, [(LENGTH, length)], "", b"{}", OPEN_INFERENCE_REST, False))
     assert refused.value.status == 400
 
@@ -257,14 +257,14 @@ def test_only_the_outputs_that_were_asked_for_come_back():
     to = received(fp32([1], [1], outputs=[{"name": "b"}]))
     _, document, _ = answer(to, Tensor("a", "INT8", [1], [1]), Tensor("b", "INT8", [1], [2]))
     assert [output["name"] for output in document["outputs"]] == ["b"]
-    with pytest.raises(Failure, match="no output 'b'; its outputs are 'a'") as caught:
+    with pytest.raises(RowFailure, match="no output 'b'; its outputs are 'a'") as caught:
         answer(to, Tensor("a", "INT8", [1], [1]))
     assert caught.value.status == 400
 
 
 def test_bytes_that_are_no_text_cannot_be_json():
     image = Tensor("image", "BYTES", [1], [b"\xff\xd8"])
-    with pytest.raises(Failure, match=r"'image'.*binary_data") as caught:
+    with pytest.raises(RowFailure, match=r"'image'.*binary_data") as caught:
         answer(received(fp32([1], [1])), image)
     assert caught.value.status == 400
     _, _, binary = answer(received(fp32([1], [1], parameters={"binary_data_output": True})), image)
@@ -351,5 +351,5 @@ def test_any_bytes_are_either_a_request_or_refused(body: bytes, length: int):
     for headers in ([], [(LENGTH, str(length).encode())]):
         try:
             receive(InferRow(JOB, headers, "", body, OPEN_INFERENCE_REST, False))
-        except Failure as failure:
+        except RowFailure as failure:
             assert failure.status in (400, 422)

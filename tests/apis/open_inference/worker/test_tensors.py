@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ts.apis.open_inference.tensors import check, flat_list, numpy_of, raw_bytes, tensor_of
 from ts.apis.open_inference.types import Tensor
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import DATATYPES
 
 
@@ -63,14 +63,14 @@ def test_bf16_is_rounded_alike_with_and_without_numpy(value: float):
     ],
 )
 def test_data_that_do_not_fit_are_refused(tensor: Tensor):
-    with pytest.raises(Failure, match="'x'"):
+    with pytest.raises(RowFailure, match="'x'"):
         check(tensor)
 
 
 def test_values_of_another_type_are_refused():
-    with pytest.raises(Failure, match="INT8"):
+    with pytest.raises(RowFailure, match="INT8"):
         raw_bytes(Tensor("x", "INT8", [1], [300]))
-    with pytest.raises(Failure, match="INT8"):
+    with pytest.raises(RowFailure, match="INT8"):
         numpy_of(Tensor("x", "INT8", [1], ["a"]))
-    with pytest.raises(Failure, match="complex"):
+    with pytest.raises(RowFailure, match="complex"):
         tensor_of("x", np.zeros(1, dtype=np.complex64))

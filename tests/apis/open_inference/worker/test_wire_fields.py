@@ -9,7 +9,7 @@ from ts.apis.open_inference import grpc
 from ts.apis.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest
 from ts.apis.open_inference.tensors import flat_list
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 
 
 @given(
@@ -64,5 +64,5 @@ def test_large_tensors_are_left_where_they_are():
     assert bytes(flat_list(request.inputs[0])) == contents
     assert request.inputs[0].data.obj is body
     assert flat_list(request.inputs[1]) == [True]
-    with pytest.raises(Failure, match="no inference"):
+    with pytest.raises(RowFailure, match="no inference"):
         grpc.receive([], body[:-1])

@@ -13,7 +13,7 @@ from tests.unit.ts.sent_jobs import DEADLINE, FakeConnection, SentJob
 
 from ts.contracts.truss.model_methods import describe
 from ts.contracts.truss.request_spans import Tracing
-from ts.contracts.truss.served_model import ServedModel
+from ts.contracts.truss.served_model import ServedTruss
 from ts.contracts.truss.truss_config import read_config
 from ts.contracts.truss.truss_runtime import TrussRuntime
 from ts.protocol.messages import TRUSS, InferRow
@@ -78,7 +78,7 @@ class Frontend:
         self.model = model
         self.connection = FakeConnection()
         load: Any = {"model_name": "mine", "model_version": "1.0", "max_response_size": size}
-        self.served = ServedModel(load, describe(model), config_with(**runtime), options or {}, tracing)
+        self.served = ServedTruss(load, describe(model), config_with(**runtime), options or {}, tracing)
         connection: Any = self.connection
         self.runtime = TrussRuntime(self.served, connection)
         self._ids = map(str, itertools.count())

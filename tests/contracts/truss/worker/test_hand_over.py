@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from tests.contracts.truss.worker.frontend import Frontend
 from tests.unit.ts.sent_jobs import DEADLINE
 
-from ts.contracts.truss.model_request import Client
+from ts.contracts.truss.model_request import TrussClient
 from ts.contracts.truss.slots import Slot, Slots, SlotWork
 from ts.contracts.truss.threads import Threads
 
@@ -185,7 +185,7 @@ class Player:
         self.count = count
         self.slots = Slots(count)
         self.threads = Threads("test", count)
-        self.clients: list[Client] = []
+        self.clients: list[TrussClient] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.gates: list[threading.Event] = []
         self.lock = threading.Lock()
@@ -231,7 +231,7 @@ class Player:
     async def play(self, steps: list[tuple[str, int]]) -> None:
         for step, index in steps:
             if step in ("work", "coroutine"):
-                self.clients.append(Client())
+                self.clients.append(TrussClient())
                 self.gates.append(threading.Event())
                 self.tasks.append(asyncio.create_task(self.hold(len(self.tasks), in_thread=step == "work")))
             elif step == "run":

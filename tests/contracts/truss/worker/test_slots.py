@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.contracts.truss.model_request import Client
+from ts.contracts.truss.model_request import TrussClient
 from ts.contracts.truss.slots import Slot, Slots
 
 #: What happens next: somebody comes, or one of those who are there releases, leaves, or has its task cancelled.
@@ -25,7 +25,7 @@ class Player:
     def __init__(self, count: int) -> None:
         self.count = count
         self.slots = Slots(count)
-        self.clients: list[Client] = []
+        self.clients: list[TrussClient] = []
         self.tasks: list[asyncio.Task[bool]] = []
         self.releases: list[asyncio.Event] = []
         self.arrived: list[int] = []
@@ -52,7 +52,7 @@ class Player:
     async def play(self, steps: list[tuple[str, int]]) -> None:
         for step, index in steps:
             if step == "arrive":
-                self.clients.append(Client())
+                self.clients.append(TrussClient())
                 self.releases.append(asyncio.Event())
                 self.tasks.append(asyncio.create_task(self.hold(len(self.tasks))))
             elif step == "run":
@@ -83,7 +83,7 @@ def test_slots_are_given_in_order_and_all_come_back(count: int, steps: list[tupl
 
 
 async def test_nobody_who_has_left_gets_one() -> None:
-    slots, client = Slots(1), Client()
+    slots, client = Slots(1), TrussClient()
     client.leave()
     assert not await slots.acquire(client)
     assert slots.free == 1
@@ -91,8 +91,8 @@ async def test_nobody_who_has_left_gets_one() -> None:
 
 async def test_a_slot_that_was_given_to_a_task_which_is_cancelled_at_that_moment_is_not_lost() -> None:
     slots = Slots(1)
-    assert await slots.acquire(Client())
-    waiting = asyncio.create_task(slots.acquire(Client()))
+    assert await slots.acquire(TrussClient())
+    waiting = asyncio.create_task(slots.acquire(TrussClient()))
     await asyncio.sleep(0)
     slots.release()
     waiting.cancel()

@@ -9,7 +9,7 @@ import pytest
 
 from ts.apis.openpi.openpi_rows import read_openpi_row
 from ts.contracts.truss.encodings import from_msgpack
-from ts.jobs.errors import Failure
+from ts.jobs.errors import RowFailure
 from ts.protocol.backed_msgpack import unpack
 from ts.protocol.messages import InferRow
 from ts.sequence.encoding import StateEncoding
@@ -34,7 +34,7 @@ def _observation(body: bytes) -> Any:
         (unpack, CLAIMS, ValueError),
         (unpack_piece, CLAIMS, Damaged),
         (from_msgpack, CLAIMS, ValueError),
-        (_observation, CLAIMS, Failure),
+        (_observation, CLAIMS, RowFailure),
         (StateEncoding().decode, b"\x93" + CLAIMS, StateError),
         (StateEncoding().decode, STATE, StateError),
     ],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ts.sequences.steps.record import DIGEST_SIZE, NO_STATE, Checkpoint, Head, unpack_head
+from ts.sequences.steps.record import DIGEST_SIZE, NO_STATE, Checkpoint, RecordHead, unpack_head
 from ts.sequences.steps.state_log import LogEntry
 from ts.sequences.steps.stores.maintenance import StoredSequence
 from ts.sequences.steps.stores.store import KeptAnswer
@@ -40,7 +40,7 @@ def steps_with_state(sequence: StoredSequence) -> list[range]:
     return list(_runs(head, sequence.log))
 
 
-def _runs(head: Head, log: Sequence[LogEntry]) -> Iterator[range]:
+def _runs(head: RecordHead, log: Sequence[LogEntry]) -> Iterator[range]:
     """Yield the numbers of steps that follow each other, after all of which there is a state."""
     is_known = True
     first = head.log_from - 1 if head.checkpoint == head.log_from - 1 and head.checkpoint > 0 else head.log_from
@@ -55,7 +55,7 @@ def _runs(head: Head, log: Sequence[LogEntry]) -> Iterator[range]:
         yield range(first, head.last + 1)
 
 
-def after_step(sequence: StoredSequence, head: Head, step: int) -> Earlier:
+def after_step(sequence: StoredSequence, head: RecordHead, step: int) -> Earlier:
     """Return what a sequence with this head had after a step. Raises NoStateThere."""
     if sequence.closed:
         raise NoStateThere(f"the sequence is over ({sequence.closed}), and its state is gone")
@@ -78,7 +78,7 @@ def _named(runs: Sequence[range]) -> str:
     return "steps " + ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def _ids_until(step: int, head: Head, ids: bytes) -> bytes:
+def _ids_until(step: int, head: RecordHead, ids: bytes) -> bytes:
     """Return the digests of the request ids of the steps until this one.
 
     Where some steps had numbers, or some ids are forgotten, nothing tells which steps the ids are of: all of them stay,

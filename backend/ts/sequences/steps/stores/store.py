@@ -120,7 +120,7 @@ class Lease:
     stored: int = 0
 
 
-class Held(NamedTuple):
+class HeldElsewhere(NamedTuple):
     """Another server runs the sequence; it has been asked to let go."""
 
 
@@ -153,7 +153,7 @@ class Acquired(NamedTuple):
 
     lease: Lease | None
     state: bytes | None = None
-    refusal: Held | OtherVersion | Unreadable | None = None
+    refusal: HeldElsewhere | OtherVersion | Unreadable | None = None
     log: Sequence[LogEntry] = ()
 
 
