@@ -19,11 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.benchmark_models import ROOT, BenchmarkModel
+from benchmarks.durability import model_with
 from benchmarks.launchers import Ports, TorchServeLike
 from benchmarks.results import OURS
 from benchmarks.servers import Server, ServerFailed
 from benchmarks.torchserve_loads import ECHO, ECHO_BATCHES, STATEFUL
 
+STORED = model_with({"store": "file"})
 CONNECTIONS = 32
 ROUNDS = 20
 WARM_UP_ROUNDS = 5
@@ -110,6 +112,7 @@ LOADS: dict[str, Callable[[], tuple[BenchmarkModel, list[bytes]]]] = {
     "echo": lambda: (ECHO, [request(ECHO.probe.path, b"x")] * CONNECTIONS),
     "batches": lambda: (ECHO_BATCHES, [request(ECHO_BATCHES.probe.path, b"x")] * CONNECTIONS),
     "sequences": lambda: (STATEFUL, [request(STATEFUL.probe.path, b"1", f"s{n}") for n in range(CONNECTIONS)]),
+    "stored": lambda: (STORED, [request(STORED.probe.path, b"2", f"s{n}") for n in range(CONNECTIONS)]),
 }
 
 
