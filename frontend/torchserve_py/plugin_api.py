@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torchserve_py.base.settings.addresses import Address
     from torchserve_py.base.settings.model_spec import ModelSpec
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -30,13 +28,6 @@ if TYPE_CHECKING:
 
 class FeatureUnavailable(Exception):
     """A feature cannot work in this installation; the message says why, and what would help."""
-
-
-class ConfigFile(NamedTuple):
-    """A config.properties that the server reads unless another one is named: its path, and what to tell the user."""
-
-    path: str
-    warning: str
 
 
 class Restored(NamedTuple):
@@ -179,8 +170,6 @@ class Plugin:
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
         sources: The forms of handlers' modules that it can make handlers of.
-        config_file: Gets the environment and the directory that the server runs in; returns the config.properties that
-            it reads if none is named, or None. The first plugin that has one counts.
         restored: Returns what the server begins with instead of ``load_models``, or None. The first plugin that has it
             counts.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
@@ -201,7 +190,6 @@ class Plugin:
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
     sources: Sequence[SourceOffer] = ()
-    config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = lambda environ, cwd: None
     restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

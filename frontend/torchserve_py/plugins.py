@@ -9,7 +9,6 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from torchserve_py.plugin_api import (
-    ConfigFile,
     ContractOffer,
     FeatureUnavailable,
     LauncherOffer,
@@ -20,8 +19,6 @@ from torchserve_py.plugin_api import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.base.settings.table import Settings, SettingsSection
     from torchserve_py.endpoints.token_authorization import Authorization
@@ -126,11 +123,6 @@ def contracts() -> Mapping[str, ContractOffer]:
 def launchers() -> Mapping[str, LauncherOffer]:
     """Return what starts workers on other machines, by what `worker_launcher` says."""
     return {name: offer for plugin in plugins() for name, offer in plugin.launchers.items()}
-
-
-def config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
-    """Return the config.properties that is read if none is named."""
-    return next((found for plugin in plugins() if (found := plugin.config_file(environ, cwd))), None)
 
 
 def restored(settings: Settings) -> Restored | None:

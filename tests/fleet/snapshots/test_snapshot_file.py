@@ -13,7 +13,8 @@ from torchserve_py.base.settings.model_spec import ModelSpec
 from torchserve_py.base.settings.properties import parse_properties, properties_text
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.schemas.versions import SavedModel
-from torchserve_py.fleet.snapshots.snapshot_file import Snapshot, newest_snapshot, parse_snapshot
+from torchserve_py.base.settings.snapshot_files import newest_snapshot
+from torchserve_py.fleet.snapshots.snapshot_file import Snapshot, parse_snapshot
 from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 
 # As TorchServe's documentation shows one.

@@ -16,7 +16,7 @@ from torchserve_py.base.settings.model_spec import ModelSpec
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.server_settings import server_settings
-from torchserve_py.fleet.snapshots.snapshot_file import oldest_first
+from torchserve_py.base.settings.snapshot_files import oldest_first
 from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.fleet.snapshots.snapshot_writer import SnapshotWriter
 

@@ -2,7 +2,7 @@
 
 The first source that gives a value wins: environment variable (those without a fixed role only where the file says
 ``enable_envvars_config=true``), flag, file, default. There is one file: ``TS_CONFIG_FILE``, else ``--ts-config``, else
-what a plugin has (unless ``--no-config-snapshots``), else ``config.properties`` in the current directory, else none.
+the newest snapshot (unless ``--no-config-snapshots``), else ``config.properties`` in the current directory, else none.
 """
 
 import re
@@ -18,6 +18,7 @@ from torchserve_py.base.settings.properties import PropertiesError, Property, re
 from torchserve_py.base.settings.schemas.schema import told, validate
 from torchserve_py.base.settings.schemas.values import FLAG
 from torchserve_py.base.settings.server_settings import default_of, server_settings, sources
+from torchserve_py.base.settings.snapshot_files import newest_snapshot
 from torchserve_py.base.settings.table import (
     DEFAULT_ORIGIN,
     INTERNAL_KEYS,
@@ -26,7 +27,7 @@ from torchserve_py.base.settings.table import (
     Settings,
 )
 from torchserve_py.base.url_secrets import without_secrets
-from torchserve_py.plugins import config_file, settings_sections
+from torchserve_py.plugins import settings_sections
 
 #: The settings that keep clients out or workers in, and the features that heed them.
 _PROTECTION: Final = {
@@ -36,6 +37,8 @@ _PROTECTION: Final = {
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
 _PREFIX: Final = "TS_"
 _CONFIG_FILE: Final = "TS_CONFIG_FILE"
+#: In the current directory.
+_DEFAULT_FILE: Final = "config.properties"
 #: How much alike a variable and that of a setting must be: more than keys, since others have such variables, too.
 _MISSPELT: Final = 0.85
 
@@ -97,14 +100,11 @@ class Resolution:
     # The file
 
     def _read_file(self) -> None:
-        named = self._environ.get(_CONFIG_FILE) or self._flags.ts_config
-        if not named and not self._flags.no_config_snapshots and (found := config_file(self._environ, self._cwd)):
-            named, warning = found
-            self.warnings.append(warning)
+        named = self._environ.get(_CONFIG_FILE) or self._flags.ts_config or self._snapshot()
         if not named:
-            if not (self._cwd / "config.properties").is_file():
+            if not (self._cwd / _DEFAULT_FILE).is_file():
                 return
-            named = "config.properties"
+            named = _DEFAULT_FILE
         if not (self._cwd / named).is_file():
             self.errors.append(f"--ts-config file not found: {named}")
             return
@@ -127,6 +127,20 @@ class Resolution:
                     f"{named}:{entry.line}: {entry.key} replaces its value of line {earlier.line}; keep one of them"
                 )
             self._properties[entry.key] = entry
+
+    def _snapshot(self) -> str:
+        """Return the newest snapshot, and tell the user of it; empty if there is none, or if none is wanted."""
+        if self._flags.no_config_snapshots:
+            return ""
+        found = newest_snapshot(self._cwd / self._environ.get("LOG_LOCATION", "logs"))
+        if found is None:
+            return ""
+        path = str(found.relative_to(self._cwd) if found.is_relative_to(self._cwd) else found)
+        passed_over = f" instead of {_DEFAULT_FILE}" if (self._cwd / _DEFAULT_FILE).is_file() else ""
+        self.warnings.append(
+            f"The configuration is that of the snapshot {path}{passed_over}; --no-config-snapshots starts without it"
+        )
+        return path
 
     def _unglued(self, entries: Sequence[Property]) -> Iterator[Property]:
         """Yield the entries; two that a missing line break has joined are separated."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import BackgroundOffer, ConfigFile, Plugin, Restored
+from torchserve_py.plugin_api import BackgroundOffer, Plugin, Restored
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.table import Settings, SettingsSection
@@ -16,12 +15,6 @@ def _settings() -> type[SettingsSection]:
     from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 
     return SnapshotSettings
-
-
-def _config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
-    from torchserve_py.fleet.snapshots.snapshot_file import config_file
-
-    return config_file(environ, cwd)
 
 
 def _restored(settings: Settings) -> Restored | None:
@@ -37,6 +30,4 @@ def _background() -> Iterable[BackgroundOffer]:
     return [BackgroundOffer("writing the first snapshot of the configuration", write_snapshots)]
 
 
-PLUGIN = Plugin(
-    name="snapshots", settings=_settings, config_file=_config_file, restored=_restored, background=_background
-)
+PLUGIN = Plugin(name="snapshots", settings=_settings, restored=_restored, background=_background)

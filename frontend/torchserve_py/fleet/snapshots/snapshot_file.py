@@ -5,9 +5,6 @@ the handler that a registration has named, and the start-up models that were not
 """
 
 import json
-import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,13 +15,6 @@ from torchserve_py.base.settings.schemas.values import MAX_LONG, AnyText, Nested
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.core.archive.errors import ArchiveNotFound
 from torchserve_py.core.archive.locate import locate
-from torchserve_py.plugin_api import ConfigFile
-
-#: The folder of the snapshots, below the directory of the logs.
-FOLDER = "config"
-
-FILE_NAME = re.compile(r"\d{17}-(?:startup|snapshot|shutdown)\.cfg")
-
 
 _Versions = Annotated[
     dict[str, Annotated[SavedModel, Nested("a JSON object with marName")]],
@@ -88,35 +78,6 @@ def parse_snapshot(text: str) -> Snapshot:
         ),
         tuple(parse_model_specs(content.not_loaded or ())),
     )
-
-
-def newest_snapshot(log_location: Path) -> Path | None:
-    """Return the snapshot that was written last, or None."""
-    try:
-        found = oldest_first(log_location / FOLDER)
-    except OSError:  # no such folder, or it is not readable: there is nothing to restore
-        return None
-    return found[-1] if found else None
-
-
-def config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
-    """Return the newest snapshot of a server with these variables and this directory, as `Plugin.config_file` says."""
-    found = newest_snapshot(cwd / environ.get("LOG_LOCATION", "logs"))
-    if found is None:
-        return None
-    path = str(found.relative_to(cwd) if found.is_relative_to(cwd) else found)
-    passed_over = " instead of config.properties" if (cwd / "config.properties").is_file() else ""
-    return ConfigFile(
-        path, f"The configuration is that of the snapshot {path}{passed_over}; --no-config-snapshots starts without it"
-    )
-
-
-def oldest_first(folder: Path) -> list[Path]:
-    """Return the snapshots in a folder, oldest first; only regular files are any. Raises OSError."""
-    with os.scandir(folder) as entries:
-        found = [each for each in entries if FILE_NAME.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
-        found.sort(key=lambda each: (each.stat(follow_symlinks=False).st_mtime_ns, each.name))
-    return [Path(each.path) for each in found]
 
 
 def _is_there(location: str, model_store: Path) -> bool:

@@ -26,6 +26,7 @@ from torchserve_py.base.settings.model_spec import ModelSpec, is_url
 from torchserve_py.base.settings.properties import properties_text, written
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.server_settings import default_of, sources
+from torchserve_py.base.settings.snapshot_files import SNAPSHOT_FOLDER, oldest_first
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import file_name, split_checksum
@@ -34,7 +35,7 @@ from torchserve_py.core.archive.file_function import split_function
 from torchserve_py.core.archive.locate import locate
 from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.routing import DoorContext
-from torchserve_py.fleet.snapshots.snapshot_file import FOLDER, Snapshot, oldest_first
+from torchserve_py.fleet.snapshots.snapshot_file import Snapshot
 from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.version import __version__
 
@@ -80,7 +81,7 @@ class SnapshotWriter:
         self._settings = settings
         self._serving = serving
         serving.on_change.append(self.changed)
-        self._folder = settings.log_location / FOLDER
+        self._folder = settings.log_location / SNAPSHOT_FOLDER
         self._enabled = not settings.no_config_snapshots
         self._started = False
         self.is_behind = False
