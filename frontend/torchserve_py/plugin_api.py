@@ -132,21 +132,6 @@ def _nothing_of_the_kind(settings: Settings) -> None:
     return None
 
 
-class SourceOffer(NamedTuple):
-    """A form of a handler's module that TorchServe does not have.
-
-    Attributes:
-        module: The name of a module with ``read_source(file, function)``, which returns the
-            `archive.model_files.ModelSource` of a Python file, without running it, or None if the file has another
-            form. ``function`` is what the handler chooses of the file, "" for its only model. Raises InvalidArchive.
-        adapter: The name of a module for workers with ``adapt(module, function)``, which returns a handler of what a
-            module has, with ``entry_point`` and ``initialize``, or None.
-    """
-
-    module: str
-    adapter: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
     """What a feature has.
@@ -169,7 +154,6 @@ class Plugin:
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
-        sources: The forms of handlers' modules that it can make handlers of.
         restored: Returns what the server begins with instead of ``load_models``, or None. The first plugin that has it
             counts.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
@@ -189,7 +173,6 @@ class Plugin:
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
-    sources: Sequence[SourceOffer] = ()
     restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

@@ -14,7 +14,6 @@ from torchserve_py.plugin_api import (
     LauncherOffer,
     Plugin,
     Restored,
-    SourceOffer,
     StoreOffer,
 )
 
@@ -153,9 +152,3 @@ def authorization(settings: Settings) -> Authorization | None:
         if plugin.authorization is not None:
             return plugin.authorization(settings)
     raise FeatureUnavailable("Token authorization is on, and no plugin has keys; --disable-token-auth lets all in.")
-
-
-@cache
-def sources() -> Sequence[SourceOffer]:
-    """Return the forms of handlers' modules that TorchServe does not have."""
-    return [offer for plugin in plugins() for offer in plugin.sources]

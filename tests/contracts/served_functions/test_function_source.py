@@ -7,9 +7,9 @@ import pytest
 
 from torchserve_py.apis.openai.openai_keys import OpenAIKeys
 from torchserve_py.contracts.computing.computing_keys import ComputingKeys
-from torchserve_py.contracts.served_functions.function_source import UNREAD, read_source
 from torchserve_py.core.archive.contract import HANDLERS
 from torchserve_py.core.archive.errors import InvalidArchive
+from torchserve_py.core.archive.function_source import UNREAD, read_source
 from torchserve_py.core.archive.model_files import open_model, outline
 from torchserve_py.core.plans.contracts import configuration_of
 from torchserve_py.core.serving.errors import InvalidModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin, SourceOffer
+from torchserve_py.plugin_api import DoorOffer, Plugin
 
 
 def _doors() -> Iterable[DoorOffer]:
@@ -13,12 +13,4 @@ def _doors() -> Iterable[DoorOffer]:
     return [DoorOffer("inference_address", FunctionsDoor)]
 
 
-PLUGIN = Plugin(
-    name="served_functions",
-    doors=_doors,
-    sources=(
-        SourceOffer(
-            "torchserve_py.contracts.served_functions.function_source", "ts.contracts.served_functions.adapter"
-        ),
-    ),
-)
+PLUGIN = Plugin(name="served_functions", doors=_doors)

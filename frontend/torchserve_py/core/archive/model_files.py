@@ -8,15 +8,13 @@ A folder needs no manifest, nor does an archive that was made without the archiv
 and several candidates are an error.
 """
 
-import importlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torchserve_py.base.settings.model_spec import fallback_name
 from torchserve_py.base.url_secrets import without_secrets
@@ -24,30 +22,15 @@ from torchserve_py.core.archive.contract import TORCHSERVE
 from torchserve_py.core.archive.contracts import contract_of, known_contracts
 from torchserve_py.core.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.core.archive.file_function import PYTHON_SUFFIX, FileFunction, split_function
+from torchserve_py.core.archive.function_source import read_source
 from torchserve_py.core.archive.manifest import MANIFEST_PATH, Manifest, describe, read
+from torchserve_py.core.archive.model_source import ModelSource
 from torchserve_py.core.archive.unpack import unpack, unpack_outline
-from torchserve_py.plugins import sources
 
 logger = logging.getLogger(__name__)
 
 _CONFIG_FILE = "model-config.yaml"
 _WEIGHT_SUFFIXES = (".pt", ".pth")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """What a handler's file says about how it is to be served: its name, and keys of `model-config.yaml`.
-
-    ``unread``: further keys of that file that have no effect, and what else reads them. ``fixed``: keys that can have
-    one value only, with that value, and why another one is of no use. ``is_one_of_several``: whether the file has
-    further models, which it may call.
-    """
-
-    name: str
-    config: Mapping[str, Any]
-    unread: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    is_one_of_several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class ModelFiles:
     venv_python: Path | None = None  # the interpreter of its own virtual environment
     packages_dir: Path | None = None  # packages that were installed for it, without a virtual environment
     contract: str = TORCHSERVE  # how its code is called, see `contract`
-    source: ModelSource | None = None  # what its handler's file says, if it has a form that a feature reads
+    source: ModelSource | None = None  # what its handler's file says, if that uses `ts.serve`
     function: FileFunction | None = None  # what it is of a file with several models
 
     @property
@@ -169,8 +152,7 @@ def _source(root: Path, handler: str) -> ModelSource | None:
     file = root / path
     if file.suffix != PYTHON_SUFFIX or not file.is_file():
         return None
-    found = (importlib.import_module(offer.module).read_source(file, function) for offer in sources())
-    return next((each for each in found if each is not None), None)
+    return read_source(file, function)
 
 
 def _model_root(folder: Path) -> Path:

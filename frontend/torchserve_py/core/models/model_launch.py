@@ -11,7 +11,7 @@ from torchserve_py.base.settings.state_folders import StateFolders
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.jobs.job_observer import JobObserver
-from torchserve_py.core.models.worker_modules import FORMS, ROW_READERS, RUNTIMES, STEPS
+from torchserve_py.core.models.worker_modules import ADAPTERS, FORMS, ROW_READERS, RUNTIMES, STEPS
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.torchrun.torchrun import torchrun_of
@@ -19,7 +19,7 @@ from torchserve_py.core.workers.devices import DeviceAssignment, available_proce
 from torchserve_py.core.workers.launch_command import CpuLauncher, Launch, RankGroup
 from torchserve_py.core.workers.pool import PoolPlace
 from torchserve_py.core.workers.worker_launcher import NodeShare
-from torchserve_py.plugins import contracts, sources
+from torchserve_py.plugins import contracts
 from torchserve_py.version import __version__
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load
@@ -125,7 +125,7 @@ def load_message(
     return Load(
         contract=plan.files.contract,
         runtime=_runtime(plan.files.contract, config),
-        adapters=[offer.adapter for offer in sources()],
+        adapters=list(ADAPTERS),
         forms=FORMS,
         protocols=dict(ROW_READERS),
         observers=dict(each.in_workers for each in observers if each.in_workers is not None),

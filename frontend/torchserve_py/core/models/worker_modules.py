@@ -7,6 +7,9 @@ from torchserve_py.base.settings.schemas.model_config import ASYNCHRONOUS, CONTI
 from ts.apis.openai.openai_calls import OPENAI
 from ts.protocol.messages import COMPARED_ANSWERS, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI
 
+#: Each has ``adapt(module, function)``, which returns a handler of what a model's module has, with ``entry_point`` and
+#: ``initialize``, or None; ``function`` is what the registration chooses of the module, "" for its only model.
+ADAPTERS: Final = ("ts.contracts.served_functions.adapter",)
 #: Has ``parse_form(content_type, body)``, which returns name, content type and value of each field of a form.
 FORMS: Final = "ts.contracts.forms.form_bodies"
 #: Its ``open_steps(context, load)`` returns what counts the steps of a model's sequences, a

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from torchserve_py.base.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec
-from torchserve_py.contracts.served_functions.function_source import models_in
 from torchserve_py.core.archive.file_function import PYTHON_SUFFIX, split_function
+from torchserve_py.core.archive.function_source import models_in
 
 #: What a Python file may read beside it, of which a change counts.
 _BESIDE: Final = (PYTHON_SUFFIX, ".yaml", ".yml", ".json", ".toml")

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from torchserve_py.base.python_source import parse
 from torchserve_py.core.archive.errors import InvalidArchive
-from torchserve_py.core.archive.model_files import ModelSource
+from torchserve_py.core.archive.model_source import ModelSource
 from ts.protocol.regular_files import read_regular
 from ts.serve_decorator import METHOD, STATE, ServeOptions
 
