@@ -146,9 +146,6 @@ class Plugin:
         schemas: What ``--schema`` prints, by the name that the flag takes.
         contracts: The kinds of model code that it runs, by name.
         stores: By what ``handler.cache.store`` says.
-        sequence_states: The name of a module whose ``sequence_states(keys)`` returns the
-            `plans.sequence_states.SequenceStates` of a model with these `PluginKeys`. The first plugin that has one
-            counts.
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
@@ -169,7 +166,6 @@ class Plugin:
     schemas: Mapping[str, Callable[[], SchemaOffer]] = field(default_factory=dict)
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
-    sequence_states: str = ""
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from torchserve_py.plugin_api import (
     ContractOffer,
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
-#: What `Plugin` has the name of a module for, of which the first counts.
-ModuleOffer: TypeAlias = Literal["sequence_states"]
 #: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
     "ops.metrics_config",
@@ -97,13 +95,6 @@ def plugins() -> Sequence[Plugin]:
         if names.count(plugin.name) > 1:
             raise FeatureUnavailable(f"Two plugins are called {plugin.name!r}; uninstall or rename one.")
     return found
-
-
-@cache
-def module_of(offer: ModuleOffer) -> str:
-    """Return the first module that a plugin offers under this name, see `Plugin`; empty: none does."""
-    offers: Iterator[str] = (getattr(plugin, offer) for plugin in plugins())
-    return next(filter(None, offers), "")
 
 
 @cache

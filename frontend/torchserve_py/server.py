@@ -60,6 +60,7 @@ from torchserve_py.ops.metrics_config.metrics_settings import listed_metrics
 from torchserve_py.ops.tls.tls import server_context
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, plugins
+from torchserve_py.sequences.steps.kept_states import states_of
 from torchserve_py.server_process import SERVER, has_terminal, heeded_end_signals, release_end_signals
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 from ts.process.no_new_privileges import gain_no_privileges
@@ -92,7 +93,7 @@ _MOST_DESCRIPTORS = 1 << 20
 
 
 #: What the wings above the core and the endpoints give them.
-FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of)
+FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of, states_of)
 PROTECTION: Final = Protection(server_context, BrowserGuard)
 
 

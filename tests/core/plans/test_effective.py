@@ -9,6 +9,7 @@ from torchserve_py.base.settings.schemas.versions import VersionSettings
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.precedence import Hardware, resolve
+from torchserve_py.core.plans.sequence_states import SequenceStates
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.core.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving.serving import RegisterRequest
@@ -48,6 +49,7 @@ def effective(
         ModelConfig.model_construct(**yaml or {}),
         VersionSettings.model_validate(json or {}),
         server or Server(),
+        SequenceStates(),
         model_name="noop",
         hardware=Hardware(gpus=gpus, cpus=6),
         at_startup=at_startup,

@@ -9,6 +9,7 @@ from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.precedence import Hardware, resolve
+from torchserve_py.core.plans.sequence_states import SequenceStates
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.torchrun.torchrun import Torchrun
 from torchserve_py.core.torchrun.torchrun_keys import TorchrunConfig
@@ -29,6 +30,7 @@ def resolved(folder: Path, text: str, launcher: str = "ray") -> EffectiveConfig:
         config_of(folder, text),
         VersionSettings(),
         server_settings().model_construct(model_store=folder, worker_launcher=launcher),
+        SequenceStates(),
         model_name="m",
         hardware=Hardware(gpus=8, cpus=8),
         at_startup=True,

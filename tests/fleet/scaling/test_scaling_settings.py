@@ -12,6 +12,7 @@ from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.precedence import Hardware, resolve
+from torchserve_py.core.plans.sequence_states import SequenceStates
 from torchserve_py.core.serving.errors import BadParameter, InvalidModel
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.fleet.scaling.autoscaler import policy_of
@@ -33,6 +34,7 @@ def effective(config: ModelConfig, json: dict[str, Any] | None = None, **more: A
         config,
         VersionSettings.model_validate(json or {}),
         server_settings().model_construct(model_store=Path(), default_workers_per_model=None, **settings),
+        SequenceStates(),
         model_name="m",
         hardware=Hardware(gpus=0, cpus=6),
         at_startup=True,

@@ -160,7 +160,8 @@ class Assembly:
             if warning not in self._told:
                 self._told.add(warning)
                 logger.warning("%s", warning)
-        return plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
+        states = self._parts.states_of(configured.config.plugin_keys)
+        return plan_of(request, files, configured, self._settings, self._devices, states, at_startup=at_startup)
 
     def build(self, plan: Plan, over: ClosedSequences | None = None) -> Model:
         """Wire the model; its pool has no workers yet. ``over`` is what its versions share, if it keeps sequences."""

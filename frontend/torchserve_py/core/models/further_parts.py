@@ -13,6 +13,7 @@ from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.jobs.function_call import CallModel
 from torchserve_py.core.models.model import Autoscaler, WorkerRoom
 from torchserve_py.core.plans.plan import Plan
+from torchserve_py.core.plans.sequence_states import SequenceStates
 from torchserve_py.core.serving.serving import Serving
 from torchserve_py.core.serving.usage import Usage
 from torchserve_py.core.workers.pool import WorkerPool
@@ -31,9 +32,11 @@ class FurtherParts(NamedTuple):
             where that is. Raises DependencyError.
         calls_of: Returns what makes, for a function of a file, that with which its model calls others; bodies have at
             most so many bytes.
+        states_of: Returns how the states of the sequences of a model with these keys are kept.
     """
 
     autoscaler: MakeAutoscaler
     worker_room: Callable[[Settings, ServerMetrics, Usage], WorkerRoom | None]
     install: Callable[[Plan, Settings], Awaitable[ModelFiles]]
     calls_of: Callable[[Serving, int], Callable[[FileFunction], CallModel]]
+    states_of: Callable[[PluginKeys], SequenceStates]

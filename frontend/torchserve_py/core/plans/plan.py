@@ -15,6 +15,7 @@ from torchserve_py.core.plans.config import InvalidModelConfig
 from torchserve_py.core.plans.contracts import Configured
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.precedence import Hardware, resolve
+from torchserve_py.core.plans.sequence_states import SequenceStates
 from torchserve_py.core.serving.errors import InvalidModel
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.workers.devices import (
@@ -59,10 +60,11 @@ def plan_of(
     configured: Configured,
     settings: Settings,
     devices: Devices,
+    states: SequenceStates,
     *,
     at_startup: bool,
 ) -> Plan:
-    """Return the plan of a model version.
+    """Return the plan of a model version; ``states`` is how those of its sequences are kept, if it has sequences.
 
     Raises BadParameter: the registration asks for something impossible; InvalidModel: the model cannot be served as it
     is; NotEnoughDevices: one worker needs more devices than there are.
@@ -78,6 +80,7 @@ def plan_of(
             configured.config,
             entry,
             settings,
+            states,
             model_name=name,
             hardware=Hardware(devices.count, available_processors()),
             at_startup=at_startup,

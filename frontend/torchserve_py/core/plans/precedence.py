@@ -16,7 +16,7 @@ from torchserve_py.core.archive.contract import TORCHSERVE
 from torchserve_py.core.archive.contracts import known_contracts
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.plans.effective_config import DEFAULT_REMEMBERED, EffectiveConfig
-from torchserve_py.core.plans.sequence_states import states_of
+from torchserve_py.core.plans.sequence_states import SequenceStates
 from torchserve_py.core.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.workers.worker_launcher import NodeShare
@@ -43,6 +43,7 @@ def resolve(
     yaml: ModelConfig,
     models_json: VersionSettings,
     settings: Settings,
+    states: SequenceStates,
     *,
     model_name: str,
     hardware: Hardware,
@@ -54,6 +55,7 @@ def resolve(
 
     Args:
         models_json: The entry of this name and version in the `models` JSON (without values if it has no entry).
+        states: How the states of its sequences are kept, if it has sequences.
         at_startup: Whether the server loads the model at its start; then it gets workers even if no place says so.
 
     Raises BadParameter: A setting of the registration is invalid.
@@ -93,7 +95,7 @@ def resolve(
         use_venv=bool(yaml.use_venv),
         follows_load=_follows_load(yaml, settings),
         runtime=_runtime(request, models_json, manifest_runtime),
-        **_sequences(yaml),
+        **_sequences(yaml, states),
         **_places(workers, yaml, settings, hardware, model_name),
     )
 
@@ -142,10 +144,10 @@ def _node(yaml: ModelConfig, settings: Settings) -> NodeShare | None:
     return share
 
 
-def _sequences(yaml: ModelConfig) -> dict[str, Any]:
+def _sequences(yaml: ModelConfig, states: SequenceStates) -> dict[str, Any]:
     if not yaml.sequence_batching:
         return {}
-    states, idle = states_of(yaml.plugin_keys), yaml.sequence_max_idle_ms or 0
+    idle = yaml.sequence_max_idle_ms or 0
     expires = None if states.expires_after is None else max(1000 * states.expires_after, idle)
     return {
         "stateful": True,

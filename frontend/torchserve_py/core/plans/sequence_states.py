@@ -1,14 +1,11 @@
-"""How the states of a model's sequences are kept: in the memory of their worker; a feature can do more."""
+"""How the states of a model's sequences are kept: in the memory of their worker; wings above the core do more."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.base.settings.state_folders import StateFolders
 from torchserve_py.core.workers.confinement import Confinement
-from torchserve_py.plugins import module_of
 from ts.protocol.messages import Cache
 
 if TYPE_CHECKING:
@@ -40,10 +37,3 @@ class SequenceStates:
     def message(self, config: EffectiveConfig, model_name: str, folders: StateFolders) -> Cache | None:
         """Return what workers are told; None: nothing."""
         return None
-
-
-def states_of(keys: PluginKeys) -> SequenceStates:
-    """Return how the states of a model with these keys are kept."""
-    module = module_of("sequence_states")
-    found: SequenceStates = importlib.import_module(module).sequence_states(keys) if module else SequenceStates()
-    return found

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.plans.config import ModelConfig
-from torchserve_py.core.plans.sequence_states import states_of
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.core.workers.worker_launcher import NodeShare
 from torchserve_py.fleet.ray.ray_cluster import RayCluster
 from torchserve_py.fleet.ray.ray_keys import RayKeys
 from torchserve_py.fleet.ray.ray_settings import RaySettings
+from torchserve_py.sequences.steps.kept_states import states_of
 
 
 def launcher(settings: Settings, listener: WorkerListener) -> RayCluster:

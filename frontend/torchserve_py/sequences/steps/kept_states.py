@@ -110,8 +110,8 @@ class KeptStates(SequenceStates):
         return cache_message(self.cache, config, sequence_file(folders, model_name))
 
 
-def sequence_states(keys: PluginKeys) -> KeptStates:
-    """Return how a model keeps states, as `Plugin.sequence_states` says."""
+def states_of(keys: PluginKeys) -> KeptStates:
+    """Return how the states of a model with these keys are kept."""
     return KeptStates(keys.of(HandlerKeys).handler.cache or CacheConfig())
 
 

@@ -16,8 +16,4 @@ def _model_config() -> type[ModelConfigKeys]:
     return HandlerKeys
 
 
-PLUGIN = Plugin(
-    name="sequence_steps",
-    sequence_states="torchserve_py.sequences.steps.kept_states",
-    model_config=_model_config,
-)
+PLUGIN = Plugin(name="sequence_steps", model_config=_model_config)

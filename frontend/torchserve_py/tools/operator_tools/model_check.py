@@ -29,6 +29,7 @@ from torchserve_py.core.serving.errors import InvalidModel, ModelError
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.workers.devices import Devices
 from torchserve_py.core.workers.launch_command import worker_package_root
+from torchserve_py.sequences.steps.kept_states import states_of
 from torchserve_py.tools.operator_tools.handler_source import open_inference_line, syntax_problem
 
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
@@ -155,7 +156,15 @@ class _Check:
             self._out.notes += configured.config.warnings
             self._out.notes += [each for each in configured.shared_warnings if each not in self._told]
             self._told.update(configured.shared_warnings)
-            plan = plan_of(self._request, files, configured, self._settings, self._devices, at_startup=self._at_startup)
+            plan = plan_of(
+                self._request,
+                files,
+                configured,
+                self._settings,
+                self._devices,
+                states_of(configured.config.plugin_keys),
+                at_startup=self._at_startup,
+            )
         except InvalidModel as error:
             cause = error.__cause__
             if isinstance(cause, InvalidModelConfig):
