@@ -9,16 +9,14 @@ prints its help must not wait for all doors.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.addresses import Address
-    from torchserve_py.base.settings.model_spec import ModelSpec
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.base.settings.schemas.schema import Schema
-    from torchserve_py.base.settings.schemas.versions import SavedModel
     from torchserve_py.base.settings.table import Settings, SettingsSection
     from torchserve_py.core.archive.contract import Contract
     from torchserve_py.core.jobs.job_observer import JobObserver
@@ -28,13 +26,6 @@ if TYPE_CHECKING:
 
 class FeatureUnavailable(Exception):
     """A feature cannot work in this installation; the message says why, and what would help."""
-
-
-class Restored(NamedTuple):
-    """What a server served before, and the start-up models that it could not load."""
-
-    models: Sequence[SavedModel]
-    not_loaded: Sequence[ModelSpec]
 
 
 class DoorOffer(NamedTuple):
@@ -151,8 +142,6 @@ class Plugin:
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
-        restored: Returns what the server begins with instead of ``load_models``, or None. The first plugin that has it
-            counts.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
         model_config: Returns the schema of its keys in ``model-config.yaml``; ``plugin_keys.of(schema)`` of a model's
             configuration has their values.
@@ -169,6 +158,5 @@ class Plugin:
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
-    restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

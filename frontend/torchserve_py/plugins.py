@@ -13,7 +13,6 @@ from torchserve_py.plugin_api import (
     FeatureUnavailable,
     LauncherOffer,
     Plugin,
-    Restored,
     StoreOffer,
 )
 
@@ -113,11 +112,6 @@ def contracts() -> Mapping[str, ContractOffer]:
 def launchers() -> Mapping[str, LauncherOffer]:
     """Return what starts workers on other machines, by what `worker_launcher` says."""
     return {name: offer for plugin in plugins() for name, offer in plugin.launchers.items()}
-
-
-def restored(settings: Settings) -> Restored | None:
-    """Return what the server begins with instead of `load_models`."""
-    return next((found for plugin in plugins() if (found := plugin.restored(settings)) is not None), None)
 
 
 @cache

@@ -49,6 +49,7 @@ from torchserve_py.core.workers.launch_command import worker_package_root
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.endpoints.token_authorization import Authorization, Protection
 from torchserve_py.fleet.memory_budget.memory_room import worker_room
+from torchserve_py.fleet.restored_models import restored
 from torchserve_py.fleet.scaling.autoscaler import autoscaler
 from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.browser_guard import BrowserGuard
@@ -93,7 +94,7 @@ _MOST_DESCRIPTORS = 1 << 20
 
 
 #: What the wings above the core and the endpoints give them.
-FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of, states_of)
+FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of, states_of, restored)
 PROTECTION: Final = Protection(server_context, BrowserGuard)
 
 

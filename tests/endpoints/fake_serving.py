@@ -28,6 +28,7 @@ from torchserve_py.core.serving.serving import (
     ModelStatus,
     RegisterRequest,
     RegisterResult,
+    Restored,
     ServedConfig,
     ServedModel,
     StickyBy,
@@ -260,6 +261,7 @@ class FakeServing:
     is_healthy: bool = True
     is_startup_ready: bool = True
     not_loaded: list[ModelSpec] = field(default_factory=list)
+    restored: Restored | None = None
     awaited: Mapping[tuple[str, str], Awaited] = field(default_factory=dict)
     on_change: list[Callable[[], None]] = field(default_factory=list)
     sticky_by: StickyBy = lambda _: None

@@ -14,7 +14,7 @@ from torchserve_py.core.jobs.function_call import CallModel
 from torchserve_py.core.models.model import Autoscaler, WorkerRoom
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.plans.sequence_states import SequenceStates
-from torchserve_py.core.serving.serving import Serving
+from torchserve_py.core.serving.serving import Restored, Serving
 from torchserve_py.core.serving.usage import Usage
 from torchserve_py.core.workers.pool import WorkerPool
 
@@ -33,6 +33,8 @@ class FurtherParts(NamedTuple):
         calls_of: Returns what makes, for a function of a file, that with which its model calls others; bodies have at
             most so many bytes.
         states_of: Returns how the states of the sequences of a model with these keys are kept.
+        restored: Returns what a server begins with instead of `load_models`; None: with these. Blocks. Raises
+            FeatureUnavailable: that cannot be read.
     """
 
     autoscaler: MakeAutoscaler
@@ -40,3 +42,4 @@ class FurtherParts(NamedTuple):
     install: Callable[[Plan, Settings], Awaitable[ModelFiles]]
     calls_of: Callable[[Serving, int], Callable[[FileFunction], CallModel]]
     states_of: Callable[[PluginKeys], SequenceStates]
+    restored: Callable[[Settings], Restored | None]

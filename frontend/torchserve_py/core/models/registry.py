@@ -72,6 +72,7 @@ class ModelRegistry(ServedModels):
         self._over = OverOfModels()
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
+        self._restore = parts.restored
         #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
         self._assembly = Assembly(settings, listener, metrics, self.usage, confinement, self, parts)
@@ -84,7 +85,9 @@ class ModelRegistry(ServedModels):
         Raises OSError: workers are to run on other machines, and those cannot be reached.
         """
         await self._assembly.start()
-        wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings)))  # a disk may hang
+        # In threads, as a disk may hang.
+        self.restored = await asyncio.to_thread(self._restore, self._settings)
+        wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings, self.restored)))
         plans: list[asyncio.Task[Plan | None]] = []
         try:
             async with asyncio.TaskGroup() as group:

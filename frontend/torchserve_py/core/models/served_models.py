@@ -26,7 +26,7 @@ from torchserve_py.core.serving.errors import (
     VersionNotReady,
 )
 from torchserve_py.core.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
-from torchserve_py.core.serving.serving import Awaited, ModelStatus, ServedModel, StickyBy, Watcher
+from torchserve_py.core.serving.serving import Awaited, ModelStatus, Restored, ServedModel, StickyBy, Watcher
 
 _MAX_DIGITS: Final = 18
 
@@ -157,6 +157,7 @@ class ServedModels:
         #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
         self._live: dict[int, Model] = {}
         self._not_loaded: list[ModelSpec] = []
+        self.restored: Restored | None = None
         self.awaited: Mapping[tuple[str, str], Awaited] = {}
         #: By the names of models whose versions have weights.
         self._traffic: dict[str, Traffic] = {}

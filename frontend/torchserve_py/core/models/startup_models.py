@@ -9,9 +9,7 @@ from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.served_models import ModelVersions
-from torchserve_py.core.serving.serving import RegisterRequest
-from torchserve_py.plugin_api import Restored
-from torchserve_py.plugins import restored
+from torchserve_py.core.serving.serving import RegisterRequest, Restored
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class StartupModel:
     chosen: bool = False
 
 
-def startup_models(settings: Settings) -> Iterator[StartupModel]:
-    """Yield the models in the order in which they are registered."""
-    earlier = restored(settings) or Restored((), settings.load_models)
+def startup_models(settings: Settings, restored: Restored | None) -> Iterator[StartupModel]:
+    """Yield the models in the order in which they are registered; ``restored`` takes the place of `load_models`."""
+    earlier = restored or Restored((), settings.load_models)
     for saved in earlier.models:
         spec = ModelSpec(saved.name, saved.location)
         yield StartupModel(spec, RegisterRequest.of(saved), saved.default, saved.chosen)

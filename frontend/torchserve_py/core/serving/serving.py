@@ -227,6 +227,13 @@ Watcher: TypeAlias = Callable[[ServedModel, Call], None]
 StickyBy: TypeAlias = Callable[[Call], str | None]
 
 
+class Restored(NamedTuple):
+    """What a server served before, and the start-up models that it could not load."""
+
+    models: Sequence[SavedModel]
+    not_loaded: Sequence[ModelSpec]
+
+
 class Serving(Protocol):
     """The models of a server.
 
@@ -319,6 +326,9 @@ class Serving(Protocol):
     @property
     def not_loaded(self) -> Sequence[ModelSpec]:
         """The start-up models whose registration failed, and that have not been registered since."""
+
+    #: What the server has begun with instead of `load_models`; None: with these.
+    restored: Restored | None
 
     #: By name and version, what the server is to serve as its fleet does, and does not yet; replaced, never changed.
     awaited: Mapping[tuple[str, str], Awaited]

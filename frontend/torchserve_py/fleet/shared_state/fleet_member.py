@@ -23,7 +23,7 @@ from torchserve_py.core.archive.downloads import file_name, split_checksum
 from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import InvalidModel, ModelError, ModelVersionNotFound, VersionConflict
-from torchserve_py.core.serving.serving import Awaited, RegisterRequest, Serving
+from torchserve_py.core.serving.serving import Awaited, RegisterRequest, Restored, Serving
 from torchserve_py.endpoints.failures import UNAVAILABLE, DoorError, Failure
 from torchserve_py.endpoints.management.edits import Edit, Registered
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
@@ -34,7 +34,7 @@ from torchserve_py.fleet.shared_state.fleet_settings import FleetSettings
 from torchserve_py.fleet.shared_state.fleet_state import NOTHING, FleetState, FleetStateError, ModelVersion, StateStore
 from torchserve_py.fleet.shared_state.following import FollowingPlan, FollowingStep, Here, plan, registration
 from torchserve_py.fleet.shared_state.state_folder import StateFolder
-from torchserve_py.plugin_api import FeatureUnavailable, Restored
+from torchserve_py.plugin_api import FeatureUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -351,16 +351,13 @@ def _with_all(state: FleetState, edits: Sequence[Edit]) -> FleetState:
     return state if changed is state else replace(changed, number=state.number + 1)
 
 
-def restored(settings: Settings) -> Restored | None:
-    """Return what the fleet serves, None if there is no fleet, or nobody has told yet.
+def fleet_models(place: str, name: str, settings: Settings) -> Restored | None:
+    """Return what the fleet serves whose states are at ``place``, a folder or URL; None: nobody has told yet.
 
     Raises FeatureUnavailable: the state cannot be read. A server that served something else would harm its clients.
     """
-    fleet = settings.of(FleetSettings)
-    if fleet.fleet_state is None:
-        return None
     try:
-        state = _store_at(fleet.fleet_state, fleet.fleet_name or "").newest()
+        state = _store_at(place, name).newest()
     except FleetStateError as error:
         raise FeatureUnavailable(str(error)) from error
     if not state.number:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import BackgroundOffer, Plugin, Restored
+from torchserve_py.plugin_api import BackgroundOffer, Plugin
 
 if TYPE_CHECKING:
-    from torchserve_py.base.settings.table import Settings, SettingsSection
+    from torchserve_py.base.settings.table import SettingsSection
 
 
 def _settings() -> type[SettingsSection]:
@@ -17,21 +17,10 @@ def _settings() -> type[SettingsSection]:
     return FleetSettings
 
 
-def _restored(settings: Settings) -> Restored | None:
-    from torchserve_py.fleet.shared_state.fleet_member import restored
-
-    return restored(settings)
-
-
 def _background() -> Iterable[BackgroundOffer]:
     from torchserve_py.fleet.shared_state.fleet_member import belong_to_fleet
 
     return [BackgroundOffer("serving what the fleet serves", belong_to_fleet)]
 
 
-PLUGIN = Plugin(
-    name="fleet",
-    settings=_settings,
-    restored=_restored,
-    background=_background,
-)
+PLUGIN = Plugin(name="fleet", settings=_settings, background=_background)

@@ -10,11 +10,12 @@ from torchserve_py.base.settings.model_spec import is_url
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.table import DEFAULT_ORIGIN, Settings
 from torchserve_py.base.terminal import tell
+from torchserve_py.core.serving.serving import Restored
 from torchserve_py.endpoints.binding import http_addresses
+from torchserve_py.fleet.restored_models import restored
 from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.guard_settings import GuardSettings
-from torchserve_py.plugins import restored
 from torchserve_py.tools.operator_tools.model_check import ModelCheck, check_models
 from torchserve_py.tools.operator_tools.print_config import shown
 from torchserve_py.versions.traffic.demanded_weights import demanded_weights, misfits
@@ -48,8 +49,9 @@ def check(resolution: Resolution) -> tuple[list[str], bool]:
     problems += asyncio.run(problems_of_opening(settings))
     lines += _section("Refused", problems)
     lines += _section("Different from TorchServe", _deviations(resolution, settings))
-    models = list(check_models(settings))
-    misfits = list(_misfits(settings, models))
+    earlier = restored(settings)
+    models = list(check_models(settings, earlier))
+    misfits = list(_misfits(settings, earlier, models))
     lines += _section("Refused: the server would not start", misfits)
     about = [line for model in models for line in _model_lines(model)]
     lines += _section(f"Models in {settings.model_store} and at the start", about, "none")
@@ -100,7 +102,7 @@ def _serves_other_machines(settings: Settings) -> bool:
     return not all(address.is_loopback for _, address in http_addresses(settings))
 
 
-def _misfits(settings: Settings, models: Sequence[ModelCheck]) -> Iterator[str]:
+def _misfits(settings: Settings, earlier: Restored | None, models: Sequence[ModelCheck]) -> Iterator[str]:
     """Yield what `traffic` names that will not be served, as far as all that will be is known."""
     served: dict[str, set[str]] = {}
     for model in models:
@@ -108,7 +110,7 @@ def _misfits(settings: Settings, models: Sequence[ModelCheck]) -> Iterator[str]:
             if model.served is None:
                 return
             served.setdefault(model.served[0], set()).add(model.served[1])
-    yield from misfits(settings, demanded_weights(settings, restored(settings)), served)
+    yield from misfits(settings, demanded_weights(settings, earlier), served)
 
 
 def _model_lines(model: ModelCheck) -> Iterator[str]:

@@ -26,7 +26,7 @@ from torchserve_py.core.plans.contracts import configuration_of
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.plan import Plan, plan_of
 from torchserve_py.core.serving.errors import InvalidModel, ModelError
-from torchserve_py.core.serving.serving import RegisterRequest
+from torchserve_py.core.serving.serving import RegisterRequest, Restored
 from torchserve_py.core.workers.devices import Devices
 from torchserve_py.core.workers.launch_command import worker_package_root
 from torchserve_py.sequences.steps.kept_states import states_of
@@ -55,10 +55,13 @@ class ModelCheck:
     served: tuple[str, str] | None = None
 
 
-def check_models(settings: Settings) -> Iterator[ModelCheck]:
-    """Check the start-up models, and then all other models in the model store."""
+def check_models(settings: Settings, restored: Restored | None) -> Iterator[ModelCheck]:
+    """Check the start-up models, and then all other models in the model store.
+
+    ``restored`` takes the place of `load_models`.
+    """
     devices = devices_of_host(settings)
-    wanted = list(startup_models(settings))
+    wanted = list(startup_models(settings, restored))
     told: set[str] = set()
     for model in wanted:
         yield _Check(settings, devices, model, told, at_startup=True).run()

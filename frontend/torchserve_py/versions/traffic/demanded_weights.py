@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from torchserve_py.base.settings.table import Settings
-from torchserve_py.plugin_api import Restored
+from torchserve_py.core.serving.serving import Restored
 from torchserve_py.versions.traffic.traffic_settings import ModelWeights, TrafficSettings
 
 #: How the origins begin that override a file.

@@ -17,7 +17,6 @@ from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.routing import DoorContext
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import restored
 from torchserve_py.versions.traffic.demanded_weights import demanded_weights, misfits, origin_of_weights
 from torchserve_py.versions.traffic.traffic_keys import TrafficKeys
 from torchserve_py.versions.traffic.traffic_settings import ModelWeights, TrafficSettings
@@ -61,7 +60,7 @@ class FirstWeights:
         weighted = self._first.keys() | {each for each in names if any(map(_own_weight, self._serving.versions(each)))}
         if not weighted:
             return
-        earlier = restored(self._settings)
+        earlier = self._serving.restored
         told = {(saved.name, saved.version) for saved in earlier.models if saved.weight is not None} if earlier else ()
         demanded = demanded_weights(self._settings, earlier)
         self._insist(demanded)
