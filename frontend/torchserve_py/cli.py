@@ -11,7 +11,7 @@ from typing import Final
 
 from torchserve_py import shell_completion
 from torchserve_py.base.terminal import tell
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.plugins import plugins
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(argv)
         sys.stdout.flush()
         return code
-    except FeatureUnavailable as error:
+    except PluginUnavailable as error:
         tell(error, to_stderr=True)
         return _UNAVAILABLE
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""What a feature offers the server, its *plugin*.
+"""What a plugin offers the server.
 
-A feature is a folder with a module ``plugin`` that has a `Plugin` called ``PLUGIN``. `torchserve_py.plugins` finds the
-features that come with the server, and those of other packages.
+The server's own plugins are folders with a module ``plugin`` that has a `Plugin` called ``PLUGIN``; other packages name
+theirs as entry points. `torchserve_py.plugins` finds both.
 
 What a plugin offers is made by functions that import what they need when they are called: a command line that only
 prints its help must not wait for all doors.
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from torchserve_py.endpoints.token_authorization import Authorization
 
 
-class FeatureUnavailable(Exception):
-    """A feature cannot work in this installation; the message says why, and what would help."""
+class PluginUnavailable(Exception):
+    """A plugin cannot work in this installation, or not as the settings say.
+
+    The message says why, and what would help.
+    """
 
 
 class DoorOffer(NamedTuple):
@@ -36,7 +39,7 @@ class DoorOffer(NamedTuple):
 
 
 class Listener(Protocol):
-    """Open ports of a feature's own, with a protocol that no door has."""
+    """Open ports of a plugin's own, with a protocol that no door has."""
 
     @property
     def addresses(self) -> Mapping[str, Address]:
@@ -119,18 +122,14 @@ class LauncherOffer(NamedTuple):
     key: str
 
 
-def _nothing_of_the_kind(settings: Settings) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """What a feature has.
+    """What a plugin has.
 
     Attributes:
-        name: That of its folder.
-        doors: Returns its doors. If two have the same path, the first gets the request. Raises FeatureUnavailable.
-        listeners: Returns what opens its ports. Raises FeatureUnavailable.
+        name: What no other plugin is called.
+        doors: Returns its doors. If two have the same path, the first gets the request. Raises PluginUnavailable.
+        listeners: Returns what opens its ports. Raises PluginUnavailable.
         background: Returns what runs while the server does.
         commands: The commands of ``torchserve-py``, each with the name of its module, which has ``main(argv)`` and
             ``parser()``.
@@ -139,9 +138,9 @@ class Plugin:
         stores: By what ``handler.cache.store`` says.
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
-            jobs cost nothing more. Raises FeatureUnavailable.
+            jobs cost nothing more. Raises PluginUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
-            counts. Raises FeatureUnavailable, OSError.
+            counts. Raises PluginUnavailable, OSError.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
         model_config: Returns the schema of its keys in ``model-config.yaml``; ``plugin_keys.of(schema)`` of a model's
             configuration has their values.
@@ -156,7 +155,7 @@ class Plugin:
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
-    observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
+    observer: Callable[[Settings], JobObserver | None] = lambda settings: None
     authorization: Callable[[Settings], Authorization] | None = None
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

@@ -1,4 +1,4 @@
-"""Finds the features: those that come with the server, and those of other packages."""
+"""Finds the plugins: those that come with the server, and those of other packages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.plugin_api import (
-    ContractOffer,
-    FeatureUnavailable,
-    LauncherOffer,
-    Plugin,
-    StoreOffer,
-)
+from torchserve_py.plugin_api import ContractOffer, LauncherOffer, Plugin, PluginUnavailable, StoreOffer
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -76,7 +70,7 @@ BUILT_IN: Final = (
 def plugins() -> Sequence[Plugin]:
     """Return all plugins, those that come with the server first.
 
-    Raises FeatureUnavailable: a plugin of another package cannot be imported, or has the name of another one.
+    Raises PluginUnavailable: a plugin of another package cannot be imported, or has the name of another one.
     """
     found = [importlib.import_module(f"torchserve_py.{name}.plugin").PLUGIN for name in BUILT_IN]
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
@@ -84,15 +78,15 @@ def plugins() -> Sequence[Plugin]:
             plugin = entry.load()
         except Exception as error:
             text = f"The plugin {entry.name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
-            raise FeatureUnavailable(text) from error
+            raise PluginUnavailable(text) from error
         if not isinstance(plugin, Plugin):
             text = f"The plugin {entry.name} ({entry.value}) is a {type(plugin).__name__}; it must be a Plugin."
-            raise FeatureUnavailable(text)
+            raise PluginUnavailable(text)
         found.append(plugin)
     names = [plugin.name for plugin in found]
     for plugin in found:
         if names.count(plugin.name) > 1:
-            raise FeatureUnavailable(f"Two plugins are called {plugin.name!r}; uninstall or rename one.")
+            raise PluginUnavailable(f"Two plugins are called {plugin.name!r}; uninstall or rename one.")
     return found
 
 
@@ -129,11 +123,11 @@ def model_config_keys() -> Sequence[type[ModelConfigKeys]]:
 def authorization(settings: Settings) -> Authorization | None:
     """Return the keys of a server; None if its settings let everybody use it.
 
-    Raises FeatureUnavailable: the keys cannot be had; OSError: their file cannot be written.
+    Raises PluginUnavailable: the keys cannot be had; OSError: their file cannot be written.
     """
     if settings.disable_token_authorization:
         return None
     for plugin in plugins():
         if plugin.authorization is not None:
             return plugin.authorization(settings)
-    raise FeatureUnavailable("Token authorization is on, and no plugin has keys; --disable-token-auth lets all in.")
+    raise PluginUnavailable("Token authorization is on, and no plugin has keys; --disable-token-auth lets all in.")

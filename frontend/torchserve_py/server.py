@@ -1,6 +1,6 @@
 """The life of the server process: build, start, serve, drain, stop. Start reading here.
 
-`Server.start` opens the listeners of `endpoints.http_listeners` and those of features (`plugins`). A request goes
+`Server.start` opens the listeners of `endpoints.http_listeners` and those of `plugins`. A request goes
 
 transport (bytes) ──▶ door (its API) ──▶ serving.serving ──▶ dispatch.dispatcher ──▶ scheduling (pure)
                                                               │
@@ -59,7 +59,7 @@ from torchserve_py.ops.log_files import setup as log_files
 from torchserve_py.ops.metric_log.metric_log import metric_lines
 from torchserve_py.ops.metrics_config.metrics_settings import listed_metrics
 from torchserve_py.ops.tls.tls import server_context
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.plugins import authorization, plugins
 from torchserve_py.sequences.steps.kept_states import states_of
 from torchserve_py.server_process import SERVER, has_terminal, heeded_end_signals, release_end_signals
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from torchserve_py.base.settings.addresses import Address
     from torchserve_py.core.serving.serving import Serving
     from torchserve_py.endpoints.http_listeners import Doors
-    from torchserve_py.endpoints.routing import DoorContext, FeatureWork
+    from torchserve_py.endpoints.routing import DoorContext, PluginWork
     from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
 
     StartDoors = Callable[
@@ -123,7 +123,7 @@ class Server:
         """Register the start-up models, then open the doors; the models continue to load in the background.
 
         Raises Unservable: an address is taken, or a key store or file cannot be used; OSError: an address was taken
-        meanwhile; FeatureUnavailable: a feature cannot work in this installation.
+        meanwhile; PluginUnavailable: a plugin cannot work in this installation.
         """
         if problems := await problems_of_opening(self._settings):
             raise Unservable("; ".join(problems))
@@ -155,15 +155,15 @@ class Server:
         return self._doors.context
 
     @property
-    def _work(self) -> Sequence[FeatureWork]:
+    def _work(self) -> Sequence[PluginWork]:
         return () if self._doors is None else self._doors.context.work
 
     @property
     def addresses(self) -> dict[str, Address]:
         """The addresses in use, by setting, once the server has started."""
         doors = {} if self._doors is None else self._doors.addresses
-        of_features = (each.addresses for each in self._listeners)
-        return doors | {name: address for addresses in of_features for name, address in addresses.items()}
+        of_plugins = (each.addresses for each in self._listeners)
+        return doors | {name: address for addresses in of_plugins for name, address in addresses.items()}
 
     def reload(self) -> None:
         """Look at the files that may change while the server runs, such as its keys and its certificate."""
@@ -229,9 +229,9 @@ class Server:
 
 
 def _import_doors() -> tuple[StartDoors, list[DoorOffer], list[ListenerOffer], list[BackgroundOffer]]:
-    """Import all doors; return the function that opens those of HTTP, and what features offer.
+    """Import all doors; return the function that opens those of HTTP, and what plugins offer.
 
-    Raises FeatureUnavailable: a feature cannot work in this installation.
+    Raises PluginUnavailable: a plugin cannot work in this installation.
     """
     from torchserve_py.endpoints.http_listeners import start_doors
 
@@ -323,7 +323,7 @@ def run(settings: Settings, attend: Attendant = _say_started) -> int:
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(serve(settings.model_copy(update={"temp_dir": folder}), attend))
-    except (OSError, MetricsConfigError, FeatureUnavailable, Unservable) as error:
+    except (OSError, MetricsConfigError, PluginUnavailable, Unservable) as error:
         logger.error("The server cannot run: %s", error)
         return 1
     except Exception:

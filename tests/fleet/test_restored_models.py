@@ -13,7 +13,7 @@ from torchserve_py.fleet.restored_models import restored
 from torchserve_py.fleet.shared_state.fleet_state import FleetState
 from torchserve_py.fleet.shared_state.state_folder import StateFolder
 from torchserve_py.fleet.snapshots.snapshot_file import Snapshot
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 
 EARLIER = SavedModel(name="earlier", version="1", location="earlier.mar")
 SHARED = SavedModel(name="shared", version="1", location="shared.mar")
@@ -40,5 +40,5 @@ def test_a_state_that_cannot_be_read_is_no_reason_to_serve_something_else(tmp_pa
     (tmp_path / "fleet").mkdir()
     (tmp_path / "fleet" / f"state-{1:012}.json").write_text("[")
     settings = server_settings().model_construct(model_store=tmp_path, fleet_state=str(tmp_path), fleet_name="fleet")
-    with pytest.raises(FeatureUnavailable, match="state-000000000001"):
+    with pytest.raises(PluginUnavailable, match="state-000000000001"):
         restored(settings)

@@ -24,7 +24,7 @@ SHARED_NAMES = {
     "errors.py": "the errors of one package",
     "frames.py": "the frames of one protocol",
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
-    "plugin.py": "what a feature offers",
+    "plugin.py": "what a plugin offers",
     "registry.py": "what is registered, models or workflows",
     "version.py": "the version; `ts.version` is TorchServe's name for it",
     "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",

@@ -13,7 +13,7 @@ from torchserve_py.base.settings.flags import parse_flags
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.server_settings import server_settings, sources
 from torchserve_py.base.settings.table import Number, SettingsSection, setting
-from torchserve_py.plugin_api import FeatureUnavailable, Plugin
+from torchserve_py.plugin_api import Plugin, PluginUnavailable
 
 ROOT = Path(torchserve_py.__file__).parent
 
@@ -35,7 +35,7 @@ def test_what_is_wrong_with_a_plugin_is_said(value: str, said: str, monkeypatch:
     importlib.import_module("tests.unit.test_plugins")
     entry = EntryPoint("other", value, plugins.ENTRY_POINTS)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry])
-    with pytest.raises(FeatureUnavailable, match=said):
+    with pytest.raises(PluginUnavailable, match=said):
         plugins.plugins.__wrapped__()
 
 
@@ -93,7 +93,7 @@ def test_a_plugin_has_settings_of_its_own(tmp_path: Path, with_a_plugin: Callabl
 
 def test_a_plugin_has_no_setting_of_another_ones(with_a_plugin: Callable[[Plugin], None]) -> None:
     with_a_plugin(Plugin(name="guide", settings=lambda: AnotherPort))
-    with pytest.raises(FeatureUnavailable, match="There are 2 settings called 'max_connections'"):
+    with pytest.raises(PluginUnavailable, match="There are 2 settings called 'max_connections'"):
         server_settings()
 
 

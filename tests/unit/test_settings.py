@@ -355,8 +355,8 @@ def test_protection_that_this_server_does_not_have_is_an_error(home, monkeypatch
     monkeypatch.setattr("torchserve_py.base.settings.resolution.sources", lambda: there)
     resolution = configure(home, "worker_user=nobody", environ={"TS_INFERENCE_KEYS": "secret-key"})
     assert resolution.errors == [
-        "Invalid configuration: config.properties:1: worker_user needs the feature confinement, which is not there",
-        "Invalid configuration: TS_INFERENCE_KEYS needs the feature keys, which is not there",
+        "Invalid configuration: config.properties:1: worker_user needs the plugin confinement, which is not there",
+        "Invalid configuration: TS_INFERENCE_KEYS needs the plugin keys, which is not there",
     ]
 
 

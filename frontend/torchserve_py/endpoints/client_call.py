@@ -4,7 +4,7 @@
 
 A `ClientCall` has what is the same for every API: the answer is its first part, or a stream that begins with it, or a
 failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer looks, how
-the parts of a stream are framed. TorchServe's dialect is here; those of other APIs are in their features.
+the parts of a stream are framed. TorchServe's dialect is here; those of other APIs are in their folders.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class PredictPath(NamedTuple):
     operation: Operation
 
 
-class FeatureWork(Protocol):
-    """Work of a feature's own that outlives requests: it is drained with the models, and then closed."""
+class PluginWork(Protocol):
+    """Work of a plugin's own that outlives requests: it is drained with the models, and then closed."""
 
     async def drain(self, limit: float) -> bool:
         """Refuse new work and wait for what runs, at most ``limit`` seconds; return whether all of it has ended."""
@@ -147,8 +147,8 @@ class DoorContext:
         self.responses = Responses(settings, metrics)
         #: Where models predict, in addition to TorchServe's path.
         self.predict_paths: list[PredictPath] = []
-        #: What features do apart from answering requests.
-        self.work: list[FeatureWork] = []
+        #: What plugins do apart from answering requests.
+        self.work: list[PluginWork] = []
         self._shared: dict[Callable[[DoorContext], Any], Any] = {}
         #: Whether the server is to get no more traffic, and whether it refuses new work.
         self.is_leaving = self.is_draining = False
@@ -172,7 +172,7 @@ class DoorContext:
         self._budget, self._operators_budget = RequestBudget(), RequestBudget(ROOM_OF_OPERATORS)
 
     def shared(self, make: Callable[[DoorContext], T]) -> T:
-        """Return what a feature's doors share on all listeners; the first call makes it."""
+        """Return what a plugin's doors share on all listeners; the first call makes it."""
         if make not in self._shared:
             self._shared[make] = make(self)
         return cast(T, self._shared[make])

@@ -1,4 +1,4 @@
-"""Who may use the server: what doors ask of the features that know."""
+"""Who may use the server: what doors ask of the plugin that knows."""
 
 from __future__ import annotations
 

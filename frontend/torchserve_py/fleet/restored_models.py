@@ -9,7 +9,7 @@ from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 def restored(settings: Settings) -> Restored | None:
     """Return what the server begins with; None: neither a fleet nor a snapshot tells. Blocks.
 
-    Raises FeatureUnavailable: the state of the fleet cannot be read.
+    Raises PluginUnavailable: the state of the fleet cannot be read.
     """
     fleet = settings.of(FleetSettings)
     if fleet.fleet_state is not None:

@@ -15,7 +15,7 @@ from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.models.registry import ModelRegistry
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.fleet.snapshots.snapshot_file import Snapshot, parse_snapshot
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.versions.traffic.first_weights import FirstWeights
 from torchserve_py.versions.traffic.traffic_settings import read_weights
 
@@ -205,7 +205,7 @@ async def test_a_flag_gives_weights_and_overrides_a_snapshot_and_the_file_does_n
 async def test_weights_of_what_is_not_there_keep_a_server_from_starting(
     start: Callable[..., Awaitable[Server]], models: str, traffic: str, message: str
 ) -> None:
-    with pytest.raises(FeatureUnavailable, match=re.escape(message)):
+    with pytest.raises(PluginUnavailable, match=re.escape(message)):
         await start(models, traffic=traffic, origin="flag --traffic")
 
 

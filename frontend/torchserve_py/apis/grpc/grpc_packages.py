@@ -8,7 +8,7 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 
 _MODULES: Final = (
     "torchserve_py.apis.grpc",  # imports grpc itself, with its fork handlers off
@@ -27,7 +27,7 @@ _DISTRIBUTIONS: Final = (
 
 
 def check_grpc_packages() -> None:
-    """Import the packages; this takes long. Raises FeatureUnavailable: one of them cannot be imported."""
+    """Import the packages; this takes long. Raises PluginUnavailable: one of them cannot be imported."""
     for module in _MODULES:
         try:
             importlib.import_module(module)
@@ -36,7 +36,7 @@ def check_grpc_packages() -> None:
             versions = {name: _version(name) for name in _DISTRIBUTIONS}
             installed = ", ".join(f"{name} {found or '(missing)'}" for name, found in versions.items())
             pin = f"protobuf=={versions['protobuf']}" if versions["protobuf"] else "protobuf"
-            raise FeatureUnavailable(
+            raise PluginUnavailable(
                 f"gRPC cannot start, because {module} cannot be imported: {type(error).__name__}: {reason}"
                 f" Installed are {installed}. For versions that fit together:"
                 f" pip install '{pin}' {' '.join(_DISTRIBUTIONS[1:])}"

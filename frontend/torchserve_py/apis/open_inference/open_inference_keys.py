@@ -14,7 +14,7 @@ _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs an
 
 
 class OpenInferenceKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has these keys."""
+    """`model-config.yaml`, of which this plugin has these keys."""
 
     handlers_only: ClassVar[str] = "its code has a form of its own for these requests"
 

@@ -10,7 +10,7 @@ from torchserve_py.core.serving.serving import ServedModel
 
 
 class OpenpiKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     handlers_only: ClassVar[str] = "its code keeps no state between the requests of a sequence"
 

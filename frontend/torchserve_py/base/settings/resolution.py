@@ -29,7 +29,7 @@ from torchserve_py.base.settings.table import (
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.plugins import settings_sections
 
-#: The settings that keep clients out or workers in, and the features that heed them.
+#: The settings that keep clients out or workers in, and the plugins that heed them.
 _PROTECTION: Final = {
     **dict.fromkeys(("worker_user", "worker_memory_limit"), "confinement"),
     **dict.fromkeys(("inference_keys", "management_keys", "keys_file"), "keys"),
@@ -180,11 +180,11 @@ class Resolution:
 
     def _check_protection(self) -> None:
         """Refuse what this server cannot heed, and without which it would be less safe than its operator believes."""
-        for name, feature in _PROTECTION.items():
+        for name, plugin in _PROTECTION.items():
             env, entry = f"TS_{name.upper()}", self._properties.get(name)
             if name not in sources() and (entry is not None or env in self._environ):
                 place = env if entry is None else f"{self._place(entry)}: {name}"
-                self.errors.append(f"Invalid configuration: {place} needs the feature {feature}, which is not there")
+                self.errors.append(f"Invalid configuration: {place} needs the plugin {plugin}, which is not there")
 
     def _unknown_key(self, entry: Property) -> str:
         from difflib import get_close_matches  # 5 ms that a right file need not pay

@@ -20,7 +20,7 @@ from torchserve_py.base.settings.properties import written
 from torchserve_py.base.settings.schemas.schema import ClosedSchema
 from torchserve_py.base.settings.schemas.values import choice
 from torchserve_py.base.settings.table import BY_RULE, Settings, Source, setting
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.plugins import launchers, settings_sections
 
 #: The variable with the key of an operator who runs commands of this program against a server: all users of a machine
@@ -56,14 +56,14 @@ class _PropertiesFile(Settings):
 def server_settings() -> type[Settings]:
     """Return the schema of all settings: those of the kernel first, those of plugins in the order of plugins.
 
-    Raises FeatureUnavailable: a setting of a plugin has the name of another one.
+    Raises PluginUnavailable: a setting of a plugin has the name of another one.
     """
     sections = settings_sections()
     all_of_them: tuple[type[ClosedSchema], ...] = (Settings, *sections)
     names = [name for each in all_of_them for name in each.model_fields]
     for name, count in Counter(names).items():
         if count > 1:
-            raise FeatureUnavailable(f"There are {count} settings called {name!r}; a plugin must rename its own.")
+            raise PluginUnavailable(f"There are {count} settings called {name!r}; a plugin must rename its own.")
     bases: tuple[type, ...] = (*reversed(sections), _PropertiesFile)  # a class has the fields of its last base first
     return cast(type[Settings], type("ServerSettings", bases, {"__module__": __name__}))
 

@@ -12,7 +12,7 @@ _HalfType = Annotated[Literal["bfloat16", "float16"] | None, choice("bfloat16", 
 
 
 class ComputingKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has these keys. None = not set."""
+    """`model-config.yaml`, of which this plugin has these keys. None = not set."""
 
     handlers_only: ClassVar[str] = "only BaseHandler reads it"
 

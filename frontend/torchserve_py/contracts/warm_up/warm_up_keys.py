@@ -49,7 +49,7 @@ _WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: ap
 
 
 class WarmUpKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     handlers_only: ClassVar[str] = "its code warms itself up when it loads"
     prepares: ClassVar[str] = "ts.contracts.warm_up.warm_up"

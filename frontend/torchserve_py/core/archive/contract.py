@@ -28,7 +28,7 @@ class Contract:
     external_packages: bool = False  # the configuration may name folders outside of the model's to pack
 
 
-#: TorchServe's handlers, the one contract that needs no feature.
+#: TorchServe's handlers, the one contract that needs no plugin.
 HANDLERS: Final = Contract(
     name=TORCHSERVE,
     batches=True,

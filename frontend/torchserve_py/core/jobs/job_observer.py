@@ -1,4 +1,4 @@
-"""What a feature that follows jobs is told, and what it may change.
+"""What a plugin that follows jobs is told, and what it may change.
 
 `plugin_api.Plugin.observer` makes one that follows every job; the account of a key follows those of its client.
 """

@@ -59,7 +59,7 @@ _STOP_LIMIT = 10.0
 class Assembly:
     """Wires models to the server's settings, sockets, devices and metrics.
 
-    Raises FeatureUnavailable: a feature cannot work in this installation, or not as the settings say.
+    Raises PluginUnavailable: a plugin cannot work in this installation, or not as the settings say.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class FurtherParts(NamedTuple):
             most so many bytes.
         states_of: Returns how the states of the sequences of a model with these keys are kept.
         restored: Returns what a server begins with instead of `load_models`; None: with these. Blocks. Raises
-            FeatureUnavailable: that cannot be read.
+            PluginUnavailable: that cannot be read.
     """
 
     autoscaler: MakeAutoscaler

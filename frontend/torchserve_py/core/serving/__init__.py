@@ -1,1 +1,1 @@
-"""What doors and features may use of the rest: one interface, plain values, and errors."""
+"""What doors and plugins may use of the rest: one interface, plain values, and errors."""

@@ -1,4 +1,4 @@
-"""What doors and features may use of the models that are served: one interface, and the plain values that cross it.
+"""What doors and plugins may use of the models that are served: one interface, and the plain values that cross it.
 
 No live object crosses it. A door names a model by the `ServedModel` that `Serving.get` gave it, and asks
 `Serving` for everything that changes while the model is served.

@@ -32,7 +32,7 @@ class TorchrunConfig(Schema):
 
 
 class TorchrunKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     handlers_only: ClassVar[str] = (
         "the code of the model runs in one process; parallelType: custom gives it several GPUs"

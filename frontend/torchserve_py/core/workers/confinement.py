@@ -1,4 +1,4 @@
-"""How workers are kept apart from the rest of the machine: here not at all; features can do more."""
+"""How workers are kept apart from the rest of the machine: here not at all; `core.confinement` can do more."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from torchserve_py.fleet.memory_budget.sizes import SIZE
 
 
 class BudgetKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has three keys."""
+    """`model-config.yaml`, of which this plugin has three keys."""
 
     pin: Annotated[bool, FLAG] = key(
         "pin",

@@ -24,7 +24,7 @@ _RAY = Nested("a map of Ray's options, for example {num_cpus: 2, num_gpus: 0.5}"
 
 
 class RayKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     ray: Annotated[RayConfig, _RAY] = key(
         "ray",

@@ -28,7 +28,7 @@ class ScalingConfig(ClosedSchema):
 
 
 class ScalingKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has two keys."""
+    """`model-config.yaml`, of which this plugin has two keys."""
 
     loading: Annotated[Literal["at_start", "on_demand"], choice("at_start", "on_demand")] = key(
         "loading",

@@ -34,7 +34,7 @@ from torchserve_py.fleet.shared_state.fleet_settings import FleetSettings
 from torchserve_py.fleet.shared_state.fleet_state import NOTHING, FleetState, FleetStateError, ModelVersion, StateStore
 from torchserve_py.fleet.shared_state.following import FollowingPlan, FollowingStep, Here, plan, registration
 from torchserve_py.fleet.shared_state.state_folder import StateFolder
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -354,12 +354,12 @@ def _with_all(state: FleetState, edits: Sequence[Edit]) -> FleetState:
 def fleet_models(place: str, name: str, settings: Settings) -> Restored | None:
     """Return what the fleet serves whose states are at ``place``, a folder or URL; None: nobody has told yet.
 
-    Raises FeatureUnavailable: the state cannot be read. A server that served something else would harm its clients.
+    Raises PluginUnavailable: the state cannot be read. A server that served something else would harm its clients.
     """
     try:
         state = _store_at(place, name).newest()
     except FleetStateError as error:
-        raise FeatureUnavailable(str(error)) from error
+        raise PluginUnavailable(str(error)) from error
     if not state.number:
         return None
     if settings.load_models:

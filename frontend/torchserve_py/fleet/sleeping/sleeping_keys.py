@@ -14,7 +14,7 @@ _ONE_PROCESS = (None, "", "custom")
 
 
 class SleepingKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     handlers_only: ClassVar[str] = "its code has no sleep and wake"
     prepares: ClassVar[str] = "ts.fleet.sleeping.sleeper"

@@ -88,7 +88,7 @@ class HttpOwner(Protocol):
 
 
 class Upgraded(Protocol):
-    """What takes a connection over once the client has switched protocols; `WebSocket` of the feature `live` is one."""
+    """What takes a connection over once the client has switched protocols; `net.websocket.WebSocket` is one."""
 
     def data_received(self, data: bytes) -> None: ...
     def writable_again(self) -> None: ...

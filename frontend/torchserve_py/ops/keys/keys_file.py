@@ -10,7 +10,7 @@ from torchserve_py.base.settings.schemas.values import NAME, POSITIVE, TEXTS, Ex
 from torchserve_py.base.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.ops.keys.keys_settings import HASH, KEY
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 
 _TOKEN: Final = Expected("a text of letters, digits and . _ ~ + / - =", lambda value: bool(KEY.fullmatch(value)))
 _HASH: Final = Expected("64 hexadecimal digits", lambda value: bool(HASH.fullmatch(value)))
@@ -20,7 +20,7 @@ _MOMENT: Final = Expected(
 )
 
 
-class KeysFileError(FeatureUnavailable):
+class KeysFileError(PluginUnavailable):
     """The file cannot be used; the message says what is wrong, without any key."""
 
 

@@ -19,7 +19,7 @@ from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.job_observer import ObservedJob
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from ts.ops.tracing.span_export import HEADERS, OTLP, drops_what_is_not_sampled, is_not_sampled, provider_of
 from ts.protocol.request_names import name_among
 
@@ -39,7 +39,7 @@ _OPERATIONS: Final = {
 class JobSpans:
     """Makes spans, which go where the setting says: to a collector (``otlp``), or to the file of that path.
 
-    Raises FeatureUnavailable: OpenTelemetry's packages are not installed, or the file cannot be written.
+    Raises PluginUnavailable: OpenTelemetry's packages are not installed, or the file cannot be written.
     """
 
     def __init__(self, traces: str) -> None:
@@ -47,7 +47,7 @@ class JobSpans:
         try:
             provider = provider_of(destination, "torchserve-py")
         except (ModuleNotFoundError, OSError) as error:
-            raise FeatureUnavailable(f"traces = {destination}: {error}") from error
+            raise PluginUnavailable(f"traces = {destination}: {error}") from error
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self.in_workers: tuple[str, str] | None = "ts.ops.tracing.handler_spans", destination

@@ -22,7 +22,7 @@ DEFAULT_CHECKPOINT_EVERY: Final = 100
 MOST_KEPT_CHECKPOINTS: Final = 1000
 
 
-#: The store that needs no feature: states are lost with their worker.
+#: The store that needs no plugin: states are lost with their worker.
 MEMORY: Final = "memory"
 
 

@@ -32,7 +32,7 @@ def _map_or_nothing(value: Any) -> Any:
 
 
 class HandlerKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     handler: Annotated[HandlerMap, BeforeValidator(_map_or_nothing)] = Field(
         default=HandlerMap(), description="keys of the handler's own, and `cache`"

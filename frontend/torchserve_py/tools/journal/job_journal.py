@@ -18,7 +18,7 @@ from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.job_observer import ObservedJob
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.errors import InvalidModel
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.tools.journal.journal_files import JournalFiles
 from torchserve_py.tools.journal.journal_keys import JournalConfig, JournalKeys
 from torchserve_py.tools.journal.journal_record import (
@@ -43,7 +43,7 @@ _MOST_PARTS: Final = 1000
 class Journals:
     """Makes the journals of models.
 
-    Raises FeatureUnavailable: the function that redacts cannot be imported, or the key cannot be used.
+    Raises PluginUnavailable: the function that redacts cannot be imported, or the key cannot be used.
     """
 
     in_workers: tuple[str, str] | None = None
@@ -59,7 +59,7 @@ class Journals:
                 self._key = key_in(own.journal_key_file)
                 Sealer(self._key)
             except KeyUnusable as error:
-                raise FeatureUnavailable(f"journal_key_file: {error}") from error
+                raise PluginUnavailable(f"journal_key_file: {error}") from error
 
     def of_model(self, name: str, version: str, keys: PluginKeys) -> "JobJournal | None":
         """Return what writes the journal of a model version, if it has one. Raises InvalidModel."""
@@ -87,9 +87,9 @@ def _imported(hook: str) -> Redact:
         function = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the operator's module raises
         where = "it must be importable, so name its folder in PYTHONPATH"
-        raise FeatureUnavailable(f"journal_redact = {hook}: {type(error).__name__}: {error}; {where}") from error
+        raise PluginUnavailable(f"journal_redact = {hook}: {type(error).__name__}: {error}; {where}") from error
     if not callable(function):
-        raise FeatureUnavailable(f"journal_redact = {hook}: {name} is a {type(function).__name__}, not a function")
+        raise PluginUnavailable(f"journal_redact = {hook}: {name} is a {type(function).__name__}, not a function")
     redact: Redact = function
     return redact
 

@@ -33,7 +33,7 @@ class JournalConfig(ClosedSchema):
 
 
 class JournalKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this plugin has one key."""
 
     journal: Annotated[
         JournalConfig | None, Nested("on, off, or a map, for example {sample: 0.1}"), BeforeValidator(_switched)

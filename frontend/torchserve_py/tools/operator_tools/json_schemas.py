@@ -13,7 +13,7 @@ from torchserve_py.plugins import model_config_keys, plugins
 
 
 def model_config_file() -> type[Schema]:
-    """Return the schema of a `model-config.yaml` with the keys of all features."""
+    """Return the schema of a `model-config.yaml` with the keys of all plugins."""
     bases: tuple[type[Schema], ...] = (*model_config_keys(), ModelConfigFile)
     return cast(type[Schema], type("ModelConfig", bases, {}))
 

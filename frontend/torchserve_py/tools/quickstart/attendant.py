@@ -220,7 +220,7 @@ class Attendant:
         return f", with the inference key in {Path(KEY_FILE).absolute()} (KEY=$(torchserve-py key) in that folder)"
 
     def _say_where(self, server: Server) -> None:
-        grpc = server.addresses.get("grpc_inference_port")  # the feature may be absent
+        grpc = server.addresses.get("grpc_inference_port")  # the plugin may be absent
         called = "" if grpc is None else f" (gRPC {_url(grpc).partition('//')[2]})"
         watched = " Changes of files are loaded." if self._watch else ""
         pages = [f"Try it in the browser: {self._base}/docs"]

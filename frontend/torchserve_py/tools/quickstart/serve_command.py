@@ -155,7 +155,7 @@ def _settings(arguments: argparse.Namespace, store: Path, paths: "Sequence[Serve
         "drain_timeout": _DRAIN_SECONDS,
     }
     for name, value in defaults.items():
-        if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a feature may be absent
+        if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a plugin may be absent
             effective[name] = Effective(value, "serve")
     models = tuple(spec for path in paths if not path.is_workflow for spec in path.specs())
     effective["load_models"] = Effective(models, "serve")

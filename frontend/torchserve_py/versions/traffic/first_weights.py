@@ -16,7 +16,7 @@ from torchserve_py.core.serving.errors import ModelError, ModelNotFound
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.routing import DoorContext
-from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.versions.traffic.demanded_weights import demanded_weights, misfits, origin_of_weights
 from torchserve_py.versions.traffic.traffic_keys import TrafficKeys
 from torchserve_py.versions.traffic.traffic_settings import ModelWeights, TrafficSettings
@@ -54,7 +54,7 @@ class FirstWeights:
     def give(self) -> None:
         """Give the versions that are registered when the server starts their weights.
 
-        Raises FeatureUnavailable: those of `traffic` do not fit them.
+        Raises PluginUnavailable: those of `traffic` do not fit them.
         """
         names = {model.name for model in self._serving.models()}
         weighted = self._first.keys() | {each for each in names if any(map(_own_weight, self._serving.versions(each)))}
@@ -79,13 +79,13 @@ class FirstWeights:
         if problems and self._serving.not_loaded:
             problems.append("the log says why what is to be loaded is not")
         if problems:
-            raise FeatureUnavailable("; ".join(problems))
+            raise PluginUnavailable("; ".join(problems))
         for name in served:
             self._last[name] = self._first[name]
             try:
                 self._serving.set_weights(name, self._first[name], force=True)
             except ModelError as error:
-                raise FeatureUnavailable(f"traffic ({origin_of_weights(self._settings)}): {error}") from error
+                raise PluginUnavailable(f"traffic ({origin_of_weights(self._settings)}): {error}") from error
 
     async def _follow(self, name: str) -> None:
         """Give the versions of a model their weights when one has come or gone: a `FollowVersions`."""

@@ -16,7 +16,7 @@ _NAMED: Final = Expected(
 
 
 class TrafficKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has two keys."""
+    """`model-config.yaml`, of which this plugin has two keys."""
 
     prepares: ClassVar[str] = "ts.versions.traffic.compared_answers"
 

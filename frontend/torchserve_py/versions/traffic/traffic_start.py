@@ -11,7 +11,7 @@ from torchserve_py.versions.traffic.traffic_settings import TrafficSettings
 class TrafficStart(Door):
     """Has no paths. It is made before the server listens, so that the first request finds the weights as they are.
 
-    Raises FeatureUnavailable: the weights that the server is started with cannot be given.
+    Raises PluginUnavailable: the weights that the server is started with cannot be given.
     """
 
     def __init__(self, context: DoorContext) -> None:
