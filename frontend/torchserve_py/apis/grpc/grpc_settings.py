@@ -21,14 +21,14 @@ from torchserve_py.ops.tls.needed_files import PEM_FILES, missing_files
 class GrpcSettings(SettingsSection):
     """The settings of the gRPC ports."""
 
-    grpc_inference_address: Host = setting("127.0.0.1", "host that the gRPC inference API binds to")
-    grpc_management_address: Host = setting("127.0.0.1", "host that the gRPC management API binds to")
+    grpc_inference_address: Host = setting("127.0.0.1", "where the gRPC inference API listens")
+    grpc_management_address: Host = setting("127.0.0.1", "where the gRPC management API listens")
     grpc_inference_port: Port = setting(7070, "port of the gRPC inference API")
     grpc_management_port: Port = setting(7071, "port of the gRPC management API")
     enable_grpc_ssl: Switch = setting(False, "use TLS for gRPC")
 
     grpc_stream_envelope: Annotated[Literal["auto", "triton", "mlserver"], choice("auto", "triton", "mlserver")] = (
-        setting("auto", "whose messages `ModelStreamInfer` answers with; `auto`: as its first request tells")
+        setting("auto", "whose messages `ModelStreamInfer` sends; `auto`: as its first request tells")
     )
     grpc_inference_max_connection_age_ms: Milliseconds = setting(
         None, "age at which a gRPC inference connection is closed", "unlimited"
@@ -37,16 +37,16 @@ class GrpcSettings(SettingsSection):
         None, "age at which a gRPC management connection is closed", "unlimited"
     )
     grpc_inference_max_connection_age_grace_ms: MillisecondsFrom0 = setting(
-        None, "how long running calls may continue after the maximum age of an inference connection", "unlimited"
+        None, "how long running calls of an inference connection may continue after its maximum age", "unlimited"
     )
     grpc_management_max_connection_age_grace_ms: MillisecondsFrom0 = setting(
-        None, "how long running calls may continue after the maximum age of a management connection", "unlimited"
+        None, "how long running calls of a management connection may continue after its maximum age", "unlimited"
     )
     grpc_max_message_length: Annotated[int | None, integer(1, MAX_LONG, "bytes")] = setting(
         None, "the largest gRPC message with tensors", "`max_request_size` if set, else unlimited"
     )
     grpc_max_concurrent_streams: Number = setting(
-        1000, "calls that one gRPC connection may have open at once; further ones wait at the client"
+        1000, "open calls of one gRPC connection; further ones wait at the client"
     )
 
     @classmethod

@@ -20,19 +20,18 @@ class OpenInferenceKeys(ModelConfigKeys):
 
     open_inference_rows: Annotated[Literal["tensors", "body"] | None, choice("tensors", "body")] = key(
         "openInferenceRows",
-        "what the handler gets for `/v2/models/{model}/infer`: a value for each tensor, or, [as from"
-        " TorchServe](open-inference.md#torchserve-handlers), the JSON as `body`",
+        "what the handler gets for `/v2/models/{model}/infer`, as in the [setting](configuration.md#models)",
         "`open_inference_rows`",
     )
     inputs: Tensors = key(
         "inputs",
-        "the tensors of a request, for metadata of the [Open Inference Protocol](open-inference.md)",
+        "tensors of a request, for [Open Inference](open-inference.md) metadata",
         "none",
     )
-    outputs: Tensors = key("outputs", "the tensors of a response; results get these names and datatypes", "none")
+    outputs: Tensors = key("outputs", "tensors of a response; results get these names and datatypes", "none")
     decoupled: Flag = key(
         "decoupled",
-        "metadata of the Open Inference Protocol: a request can have several responses or none",
+        "metadata: a request can have several responses or none",
         "`false`",
     )
 

@@ -20,13 +20,13 @@ class OpenAIKeys(ModelConfigKeys):
 
     openai: Flag = key(
         "openai",
-        "serve the model under [OpenAI's paths](rest-api.md#openais-paths), too",
+        "serve the model under [OpenAI's paths](rest-api.md#openais-paths)",
         "whether `handler` has `vllm_engine_config`",
     )
 
     openai_models: Annotated[list[str] | None, TEXTS] = key(
         "openaiModels",
-        "further names of the model for OpenAI clients; `*` stands for all that no other model has",
+        "further names for OpenAI clients; `*`: all that no other model has",
         "the names that `handler.vllm_engine_config` and `handler.adapters` have",
     )
 

@@ -16,8 +16,7 @@ class OpenpiKeys(ModelConfigKeys):
 
     openpi: Annotated[dict[str, Any] | None, Expected("a map of plain values", is_plain_map)] = key(
         "openpi",
-        "declares a policy for robots, for [clients of openpi](robots.md): the metadata that a client is told first; "
-        "needs `sequenceBatching`",
+        "a [robot policy](robots.md): metadata for its clients; needs `sequenceBatching`",
         "none",
     )
 

@@ -16,8 +16,8 @@ class RealtimeKeys(ModelConfigKeys):
 
     realtime: Flag = key(
         "realtime",
-        "the handler transcribes audio that arrives piece by piece, for clients of [OpenAI's realtime "
-        "API](speech.md#realtime-transcription); needs `sequenceBatching`",
+        "the handler transcribes audio for [OpenAI's realtime API](speech.md#realtime-transcription); needs"
+        " `sequenceBatching`",
         "`false`",
     )
 

@@ -15,11 +15,11 @@ class WorkflowSettings(SettingsSection):
         Path | None, kinds.PATH, Source(flag="--workflow-store", metavar="DIR", must_exist=True)
     ] = setting(
         None,
-        "directory of the workflow archives; while it does not exist, no workflow can be registered",
+        "directory of the workflow archives; without it no workflow can be registered",
         "the model store",
     )
     load_workflows: Annotated[tuple[str, ...], kinds.WORDS] = setting(
-        (), "archives of the workflows that the server registers when it starts", "none"
+        (), "workflow archives to register at start-up", "none"
     )
 
     @classmethod

@@ -137,7 +137,7 @@ class Settings(ClosedSchema):
     )
     management_address: Annotated[Address, kinds.address(http_port=8081, https_port=8444)] = setting(
         Address("http", "127.0.0.1", 8081),
-        "where the management API listens; the same as `inference_address` makes one listener serve both",
+        "where the management API listens; may be that of `inference_address`",
     )
     metrics_address: Annotated[Address, kinds.address(http_port=8082, https_port=8445)] = setting(
         Address("http", "127.0.0.1", 8082), "where `/metrics` listens"
@@ -149,9 +149,7 @@ class Settings(ClosedSchema):
     model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store", metavar="DIR", must_exist=True)] = (
         setting(Path(), "directory of the model archives", "none, mandatory")
     )
-    data_folder: Annotated[Path, kinds.PATH] = setting(
-        Path("data"), "directory of what outlives the server: the sequences of the file store"
-    )
+    data_folder: Annotated[Path, kinds.PATH] = setting(Path("data"), "directory of the file store's sequences")
     load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models", metavar="[NAME=]LOCATION")] = (
         setting((), "models to load at start-up; `all` loads the whole model store", "none")
     )
@@ -161,118 +159,104 @@ class Settings(ClosedSchema):
         Source(env=None),
     ] = setting({}, "settings per model and version, as JSON", "none")
     enable_model_api: Annotated[bool, FLAG, Source(flag="--enable-model-api")] = setting(
-        False, "allow models to be registered and unregistered over the APIs"
+        False, "let clients register and unregister models"
     )
     allowed_urls: Annotated[tuple[re.Pattern[str], ...], kinds.REGEXES] = setting(
         (re.compile("file://.*", re.IGNORECASE),),  # TorchServe's default allows every URL
-        "the whole URL of an archive must match one of these; case does not count",
+        "the whole URL of an archive must match one of these, in upper or lower case",
     )
     allowed_url_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], kinds.NETWORKS] = setting(
-        (), "networks beyond the public internet that archives may be downloaded from", "none"
+        (), "networks, besides the public internet, that archives may come from", "none"
     )
     use_env_allowed_urls: SwitchWithoutVariable = setting(False, "let `TS_ALLOWED_URLS` override `allowed_urls`")
-    install_py_dep_per_model: Switch = setting(False, "install the requirements file of each model with pip")
+    install_py_dep_per_model: Switch = setting(False, "install each model's requirements file with pip")
     default_service_handler: OptionalName = setting(None, "handler of an archive that names none")
     service_envelope: OptionalName = setting(
-        None, "request envelope of all models; replaces the one that an archive names"
+        None, "[request envelope](rest-api.md#inference) of all models, instead of the archive's"
     )
 
     # Workers
     default_workers_per_model: NumberFrom0 = setting(
-        0, "workers of a model loaded at start-up; 0 means one per GPU, or one per CPU where there is no GPU"
+        0, "workers of a start-up model; 0: one per GPU, without GPUs one per CPU"
     )
-    number_of_gpu: Annotated[int | None, integer(0)] = setting(None, "upper bound on the GPUs used", "all")
+    number_of_gpu: Annotated[int | None, integer(0)] = setting(None, "GPUs used, at most", "all")
     default_startup_timeout: Seconds = setting(120, "how long a model may take to load")
     default_response_timeout: Seconds = setting(120, "how long an inference may take")
     unregister_model_timeout: Seconds = setting(
         120,
-        "how long stopping a worker may take, how long open sequences have when their version is unregistered and"
-        " another one stays, and how long accepted requests have when the repository unloads their model",
+        "how long a worker may take to stop, open sequences when their version is unregistered and another stays,"
+        " and accepted requests when the repository unloads their model",
     )
     worker_heartbeat_timeout: Seconds = setting(
-        30, "a loaded worker that answers no ping for that long, while the server itself runs, is killed and replaced"
+        30, "a loaded worker that answers no ping for that long is killed and replaced"
     )
     worker_launcher: Name = setting("local", "where workers run: on this machine")  # `server_settings` adds launchers
     blacklist_env_vars: Annotated[re.Pattern[str] | None, kinds.REGEX] = setting(
-        None, "environment variables whose whole name matches are hidden from workers"
+        None, "variables whose whole name matches are hidden from workers"
     )
-    initial_worker_port: NumberFrom0 = setting(
-        9000, "first worker id; every new worker takes the next one, and no id is used twice"
-    )
+    initial_worker_port: NumberFrom0 = setting(9000, "first worker id; each new worker gets the next")
     initial_distribution_port: NumberFrom0 = setting(
-        29500, "first id of workers that torchrun starts; the next is higher by the number of the worker's processes"
+        29500, "first id of torchrun's workers; the next is higher by the worker's processes"
     )
     decode_input_request: Switch = setting(True, "decode JSON and text in the worker, before the handler")
-    limit_max_image_pixels: Switch = setting(True, "keep Pillow's limit on the size of an image in vision handlers")
+    limit_max_image_pixels: Switch = setting(True, "keep Pillow's limit on image sizes in vision handlers")
     ipex_enable: Switch = setting(False, "use the Intel extension for PyTorch in BaseHandler")
     ipex_gpu_enable: Switch = setting(False, "use the Intel extension for PyTorch in BaseHandler on Intel GPUs")
     cpu_launcher_enable: Switch = setting(False, "start workers through `torch.backends.xeon.run_cpu`")
-    cpu_launcher_args: OptionalName = setting(None, "further arguments of that launcher, separated by spaces")
-    debug: Switch = setting(
-        False, "one worker per model, no time limits, and no worker is started: the log says how to start one by hand"
-    )
+    cpu_launcher_args: OptionalName = setting(None, "arguments for that launcher, separated by spaces")
+    debug: Switch = setting(False, "one worker per model, which you start by hand as the log says; no time limits")
 
     # Requests
     job_queue_size: Number = setting(100, "requests that may wait for one model version")
     max_request_size: Bytes = setting(6553500, "the largest request body")
     max_response_size: Bytes = setting(6553500, "the largest response of a worker")
     max_connections: Number = setting(
-        32768, "connections that one listener holds at once; all listeners share three quarters of the file descriptors"
+        32768, "connections of one listener; all listeners share three quarters of the file descriptors"
     )
     max_connections_per_client: OptionalNumber = setting(
         None,
-        "how many of these connections may come from one IP address; set it only where clients come without a proxy",
+        "connections of one listener from one IP address; not for servers behind a proxy",
         "unlimited",
     )
     request_head_timeout: Annotated[float, POSITIVE] = setting(
-        60.0, "seconds that the head of an HTTP request may take from its first byte on"
+        60.0, "seconds for the head of an HTTP request, from its first byte"
     )
-    stream_buffer_size: Bytes = setting(1048576, "what the server holds for one slow reader of a streamed response")
+    stream_buffer_size: Bytes = setting(1048576, "what the server holds of a stream for one slow reader")
     event_comment_interval: Annotated[int, integer(0, MAX_LONG, "seconds")] = setting(
         0,
-        "how often a stream of events that is without its first one gets a comment, for proxies that end silent"
-        " connections; 0: it begins with its first event",
+        "how often a stream without its first event [gets a"
+        " comment](operations.md#streams-and-websockets-through-a-proxy); 0: never",
     )
     drain_delay: Annotated[int, integer(0, MAX_LONG, "seconds")] = setting(
-        0, "how long a server that is to stop says that it is not ready, and serves as ever, before it refuses new work"
+        0, "how long a stopping server [still accepts new work](operations.md#stopping-and-rolling-restarts)"
     )
     drain_timeout: Annotated[int, integer(0, MAX_LONG, "seconds")] = setting(
-        10, "how long accepted requests and open sequences have to finish when the server stops"
+        10, "how long requests and open sequences have to finish when the server stops"
     )
-    ts_header_key_sequence_id: Name = setting(
-        "ts_request_sequence_id", "name of the header that carries the id of a sequence"
-    )
-    ts_header_key_sequence_start: Name = setting(
-        "ts_request_sequence_start", "name of the header that starts a sequence"
-    )
-    ts_header_key_sequence_end: Name = setting("ts_request_sequence_end", "name of the header that ends a sequence")
+    ts_header_key_sequence_id: Name = setting("ts_request_sequence_id", "header with the id of a sequence")
+    ts_header_key_sequence_start: Name = setting("ts_request_sequence_start", "header that starts a sequence")
+    ts_header_key_sequence_end: Name = setting("ts_request_sequence_end", "header that ends a sequence")
 
     # Access
     disable_token_authorization: Annotated[bool, FLAG, Source(flag="--disable-token-auth", short="--dt")] = setting(
         False, "serve requests without a token"
     )
-    cors_allowed_origin: OptionalName = setting(
-        None, "the origin whose pages may call the server, or `*`: the header access-control-allow-origin"
-    )
-    cors_allowed_methods: OptionalName = setting(
-        None, "what these pages may do: the header access-control-allow-methods", "all methods"
-    )
-    cors_allowed_headers: OptionalName = setting(
-        None, "the headers that they may send: the header access-control-allow-headers", "all headers"
-    )
+    cors_allowed_origin: OptionalName = setting(None, "origin whose pages may call the server, or `*`")
+    cors_allowed_methods: OptionalName = setting(None, "methods that these pages may use", "all methods")
+    cors_allowed_headers: OptionalName = setting(None, "headers that they may send", "all headers")
 
     # Metrics and logs
     metrics_mode: Annotated[Literal["log", "prometheus", "legacy"], choice("log", "prometheus", "legacy")] = setting(
         "log",
-        "where metrics go besides `/metrics`: `log` and `legacy` write and print metric logs, `prometheus` does not",
+        "where metrics go besides `/metrics`: [metric logs](metrics.md#metric-logs) (`log`, `legacy`) or nowhere",
     )
     metric_log_lines: Annotated[Literal["requests", "summary"], choice("requests", "summary")] = setting(
         "requests",
-        "what `ts_metrics.log` has: TorchServe's lines for each request, or a line a second for what has changed",
+        "what [`ts_metrics.log`](metrics.md#metric-logs) has: lines for each request, or once a second",
     )
     access_log: Switch = setting(True, "log each request")
     log_format: Annotated[Literal["text", "json"], choice("text", "json"), Source(env_always=True)] = setting(
-        "text", "how the log files and standard output are written: TorchServe's lines, or a JSON object for each"
+        "text", "format of log files and standard output: TorchServe's lines, or JSON objects"
     )
     enable_envvars_config: SwitchWithoutVariable = setting(
         False, "let `TS_...` environment variables override this file"
@@ -287,17 +271,18 @@ class Settings(ClosedSchema):
     )
     temp_dir: Annotated[Path, kinds.DIRECTORY, Source(env="TEMP", env_always=True, in_file=False)] = Field(
         default_factory=lambda: Path(tempfile.gettempdir()),
-        description="where each server has a folder for unpacked archives and its workers' socket; the path has at "
-        "most 82 bytes. Not to be shared with other machines: a start removes the folders of servers that do not run "
-        "on its own",
+        description="each server's folder for archives and its workers' socket; at most 82 bytes, not shared with other"
+        " machines: a start removes the folders of servers that do not run",
         json_schema_extra={"x-default": "the system's temporary directory"},
     )
     log_config: Annotated[
         Path | None, kinds.LOG_CONFIG, Source(env=None, in_file=False, flag="--log-config", metavar="FILE")
-    ] = setting(None, "configuration of Python's logging, JSON or YAML, in place of the built-in one", "built in")
+    ] = setting(
+        None, "[configuration of Python's logging](logging.md#a-configuration-of-your-own), JSON or YAML", "built in"
+    )
     no_config_snapshots: Annotated[
         bool, FLAG, Source(env=None, in_file=False, flag="--no-config-snapshots", short="--ncs")
-    ] = setting(False, "read and write no snapshots of the configuration")
+    ] = setting(False, "neither read nor write [snapshots](#snapshots)")
 
 
 #: Keys of config.properties that configure the Java virtual machine or the C++ backend of TorchServe: never acted on.

@@ -17,17 +17,16 @@ class ComputingKeys(ModelConfigKeys):
     handlers_only: ClassVar[str] = "only BaseHandler reads it"
 
     autocast: _HalfType = key(
-        "autocast", "the type in which `BaseHandler` has the model compute, see [GPUs](gpu.md)", "that of the weights"
+        "autocast", "type in which `BaseHandler` has the model [compute](gpu.md)", "that of the weights"
     )
     dtype: _HalfType = key(
         "dtype",
-        "the type to which `BaseHandler` converts the weights when it loads the model, and the inputs of each batch",
+        "type to which `BaseHandler` converts weights and inputs",
         "that of the weights",
     )
     channels_last: Flag = key(
         "channelsLast",
-        "let `BaseHandler` lay out weights and images with their channels last, which convolutions on tensor "
-        "cores prefer",
+        "let `BaseHandler` lay out weights and images channels last",
         "`false`",
     )
 

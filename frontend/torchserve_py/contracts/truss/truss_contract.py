@@ -142,7 +142,7 @@ class OptionsKey(ModelConfigKeys):
     """`model-config.yaml`, of which this contract has one key."""
 
     truss: Annotated[TrussOptions | None, Nested("a map, for example {cancelOnDisconnect: true}")] = key(
-        None, "of a [Truss](truss.md): what this server offers beyond Truss"
+        None, "what this server offers beyond [Truss](truss.md)"
     )
 
 

@@ -55,7 +55,7 @@ class WarmUpKeys(ModelConfigKeys):
     prepares: ClassVar[str] = "ts.contracts.warm_up.warm_up"
 
     warmup: Annotated[tuple[Annotated[WarmupRequest, _WARMUP_REQUEST], ...] | None, _WARMUP] = key(
-        "warmup", "requests that each worker runs before it is ready, see [Warm-up](gpu.md#warm-up)", "none"
+        "warmup", "requests that each worker runs [before it is ready](gpu.md#warm-up)", "none"
     )
 
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:

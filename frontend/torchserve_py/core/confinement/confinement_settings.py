@@ -10,8 +10,8 @@ class ConfinementSettings(SettingsSection):
     """As whom workers run, and with how much memory."""
 
     worker_user: OptionalName = setting(
-        None, "user that workers run as; the server must then be started by root", "the server's own"
+        None, "user of the workers; the server must be started by root", "the server's own"
     )
     worker_memory_limit: Annotated[int | None, integer(64, MAX_LONG, "megabytes")] = setting(
-        None, "memory that each process of a worker may allocate (Linux); allocations beyond it fail", "unlimited"
+        None, "memory that each process of a worker may allocate (Linux)", "unlimited"
     )

@@ -7,5 +7,5 @@ class ForkingSettings(SettingsSection):
     """Whether workers are forked."""
 
     fork_workers: Switch = setting(
-        True, "fork the workers of models that use torch from a process that has imported it (Linux)"
+        True, "fork workers of models that use torch from a process that has imported it (Linux)"
     )

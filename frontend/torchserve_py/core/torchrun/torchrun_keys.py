@@ -17,7 +17,7 @@ class TorchrunConfig(Schema):
 
     nnodes: Annotated[int | None, integer(1)] = key("nnodes", "number of machines")
     nproc_per_node: Annotated[int | None, integer(1)] = key(
-        "nproc-per-node", "processes of one worker, one per GPU; the same as `parallelLevel`"
+        "nproc-per-node", "processes of one worker, one per GPU; as `parallelLevel`"
     )
     rdzv_backend: Text = key("rdzv-backend", "how the processes find each other, `c10d` by default")
     rdzv_endpoint: Text = key("rdzv-endpoint", "where the processes meet; by default a free port of this machine")

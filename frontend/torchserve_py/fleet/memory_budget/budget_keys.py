@@ -20,14 +20,13 @@ class BudgetKeys(ModelConfigKeys):
     )
     priority: Annotated[int, integer(-1000, 1000)] = key(
         "priority",
-        "models of a lower priority are unloaded first, of one priority those idle for longest",
+        "models of a lower priority are [unloaded](scaling.md#which-models-are-unloaded) first",
         "0",
         otherwise=0,
     )
     memory: Annotated[int | None, SIZE] = key(
         "memory",
-        "what a worker takes, as long as it has not been measured: on its GPU if there is a `gpu_memory_budget`, else"
-        " of the machine",
+        "what a worker takes (of its GPU with a `gpu_memory_budget`) [until it is measured](scaling.md#what-counts)",
         "the size of the model's files, and what a worker without a model takes",
     )
 

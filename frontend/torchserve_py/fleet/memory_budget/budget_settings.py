@@ -12,12 +12,11 @@ class BudgetSettings(SettingsSection):
 
     memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
         None,
-        "memory of this machine that [all workers can use together](scaling.md#more-models-than-memory); idle models"
-        " that load on demand make room for others",
+        "memory of this machine for [all workers together](scaling.md#more-models-than-memory)",
         "no limit",
     )
     gpu_memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
-        None, "the same for the memory of each GPU", "no limit"
+        None, "the same for each GPU", "no limit"
     )
 
     @classmethod

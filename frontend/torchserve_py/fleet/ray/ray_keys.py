@@ -28,7 +28,7 @@ class RayKeys(ModelConfigKeys):
 
     ray: Annotated[RayConfig, _RAY] = key(
         "ray",
-        "what a worker needs of its node, with `worker_launcher=ray`; see [Ray](kubernetes.md#ray)",
+        "what a worker needs of its [Ray](kubernetes.md#ray) node",
         "one processor",
         RayConfig(),
     )

@@ -6,7 +6,5 @@ from torchserve_py.base.settings.table import Name, OptionalName, SettingsSectio
 class RaySettings(SettingsSection):
     """The settings of Ray."""
 
-    ray_address: Name = setting("auto", "the Ray cluster; `auto`: the one that this machine belongs to")
-    ray_worker_host: OptionalName = setting(
-        None, "an address of this machine that Ray's nodes reach; workers connect to it", "Ray's"
-    )
+    ray_address: Name = setting("auto", "the Ray cluster; `auto`: this machine's")
+    ray_worker_host: OptionalName = setting(None, "address of this machine at which Ray's nodes reach it", "Ray's")

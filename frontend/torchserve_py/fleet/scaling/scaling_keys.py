@@ -32,14 +32,14 @@ class ScalingKeys(ModelConfigKeys):
 
     loading: Annotated[Literal["at_start", "on_demand"], choice("at_start", "on_demand")] = key(
         "loading",
-        "`on_demand`: there is [no worker before the first request](scaling.md#models-that-load-on-the-first-request);"
-        " it takes `minWorkers: 0`",
+        "`on_demand`: [no worker before the first request](scaling.md#models-that-load-on-the-first-request); needs"
+        " `minWorkers: 0`",
         "at_start",
         otherwise="at_start",
     )
     scaling: Annotated[ScalingConfig | None, _SCALING] = key(
         "scaling",
-        "lets the number of workers [follow the load](scaling.md) between `minWorkers` and `maxWorkers`",
+        "the number of workers [follows the load](scaling.md) between `minWorkers` and `maxWorkers`",
         "none: there are `minWorkers` until they are scaled",
     )
 

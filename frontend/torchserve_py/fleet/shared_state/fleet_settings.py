@@ -36,8 +36,8 @@ class FleetSettings(SettingsSection):
     """Where the servers of a fleet keep what they serve."""
 
     fleet_state: Annotated[str | None, _PLACE] = setting(
-        None, "folder or Redis by which the servers of a [fleet](fleet.md) serve the same models", repr=False
+        None, "where the servers of a [fleet](fleet.md) share what they serve", repr=False
     )
     fleet_name: Annotated[str | None, _NAME] = setting(
-        None, "name of the fleet; fleets that share a folder or a Redis database need different names"
+        None, "name of the fleet; fleets with one folder or database need different names"
     )

@@ -21,7 +21,7 @@ class SleepingKeys(ModelConfigKeys):
 
     sleep: Annotated[bool, FLAG] = key(
         "sleep",
-        "where memory of its GPU is needed, the handler [sleeps](scaling.md#sleep) instead of being unloaded",
+        "the handler [sleeps](scaling.md#sleep) instead of being unloaded",
         "false",
         otherwise=False,
     )

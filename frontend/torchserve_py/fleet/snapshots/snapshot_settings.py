@@ -14,9 +14,9 @@ class SnapshotSettings(SettingsSection):
     """What snapshots hold, and how many there are."""
 
     model_snapshot: Annotated[Snapshot | None, _SNAPSHOT, Source(env=None)] = setting(
-        None, "models to serve instead of `load_models`; the server writes it into its snapshots"
+        None, "models to serve instead of `load_models`; from a [snapshot](#snapshots)"
     )
-    snapshots_kept: Number = setting(10, "how many snapshots are kept; each new one replaces the oldest beyond that")
+    snapshots_kept: Number = setting(10, "how many snapshots are kept")
 
     @classmethod
     def settle(cls, effective: MutableMapping[str, Effective]) -> Iterable[str]:

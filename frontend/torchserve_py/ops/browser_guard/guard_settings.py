@@ -12,7 +12,6 @@ class GuardSettings(SettingsSection):
     allowed_hosts: Annotated[tuple[str, ...], kinds.WORDS, Source(flag="--allowed-hosts", metavar="NAME[,NAME]")] = (
         setting(
             (),
-            "names by which clients ask for a server without tokens, such as `torchserve` or `models.example`, besides"
-            " its addresses, `localhost` and the machine's host name; `*` allows any",
+            "names by which clients may ask for a [server without tokens](#access); `*`: any",
         )
     )

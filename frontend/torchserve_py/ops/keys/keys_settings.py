@@ -54,16 +54,16 @@ class KeysSettings(SettingsSection):
         60.0, "minutes that a token is valid"
     )
     inference_keys: Annotated[tuple[GivenKey, ...], _KEYS, Source(env_always=True)] = setting(
-        (), "keys for the inference API ([keys](keys.md))", "the server makes one", repr=False
+        (), "[keys](keys.md) for the inference API", "the server makes one", repr=False
     )
     management_keys: Annotated[tuple[GivenKey, ...], _KEYS, Source(env_always=True)] = setting(
         (), "keys for the management API and the console", "the server makes one", repr=False
     )
     keys_file: Annotated[Path | None, kinds.PATH, Source(env_always=True)] = setting(
-        None, "YAML or JSON file with keys, their scopes, models and expiry; read again when it changes"
+        None, "YAML or JSON file with [keys](keys.md), their scopes, models and expiry"
     )
     usage_folder: Annotated[Path | None, kinds.PATH] = setting(
-        None, "folder of this server for [daily files](keys.md#usage) with what each key has used", "none are written"
+        None, "folder of this server for [daily files of usage](keys.md#usage)", "none are written"
     )
 
     @classmethod

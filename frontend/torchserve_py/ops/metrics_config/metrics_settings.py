@@ -22,11 +22,9 @@ class MetricsSettings(SettingsSection):
     """Which metrics there are."""
 
     metrics_config: Annotated[Path | None, Parsed("a file as docs/metrics.md describes it", _metrics_config)] = setting(
-        None, "YAML file that lists the metrics there are", "built in"
+        None, "YAML file that [lists the metrics](metrics.md#metricsyaml)", "built in"
     )
-    model_metrics_auto_detect: Switch = setting(
-        False, "let handlers add metrics that this file does not list; without a file they may"
-    )
+    model_metrics_auto_detect: Switch = setting(False, "let handlers add metrics that this file does not list")
 
 
 def listed_metrics(settings: Settings) -> MetricsPlan | None:

@@ -21,10 +21,12 @@ def _command(text: str, _: Path) -> str:
 class SystemSettings(SettingsSection):
     """Measuring the host."""
 
-    disable_system_metrics: Switch = setting(False, "leave out the metrics of the host")
+    disable_system_metrics: Switch = setting(False, "no metrics of the host")
     system_metrics_cmd: Annotated[str | None, Parsed("a command line", _command), Source(env=None)] = setting(
-        None, "Python script and arguments that print metrics of the host", "built in"
+        None,
+        "Python script and arguments that [print metrics of the host](metrics.md#series-with-torchserves-names)",
+        "built in",
     )
     metric_time_interval: Annotated[int, integer(1, MAX_LONG, "seconds"), Source(env=None)] = setting(
-        60, "how long after one collection of host metrics the next begins"
+        60, "pause between collections of host metrics"
     )

@@ -13,7 +13,7 @@ class TlsSettings(SettingsSection):
 
     keystore: OptionalPath = setting(None, "key store with the TLS key and certificate")
     keystore_pass: Annotated[str, ANY_TEXT] = setting("changeit", "password of the key store", repr=False)
-    keystore_type: Name = setting("PKCS12", "format of the key store: `PKCS12` or `JKS`")
+    keystore_type: Name = setting("PKCS12", "`PKCS12` or `JKS`")
     private_key_file: OptionalPath = setting(None, "private key for TLS, PEM")
     certificate_file: OptionalPath = setting(None, "certificate chain for TLS, PEM")
 

@@ -6,6 +6,4 @@ from torchserve_py.base.settings.table import OptionalName, SettingsSection, set
 class TracingSettings(SettingsSection):
     """The setting of traces."""
 
-    traces: OptionalName = setting(
-        None, "where OpenTelemetry traces go: `otlp`, or a file with a span in JSON per line"
-    )
+    traces: OptionalName = setting(None, "where OpenTelemetry [traces](operations.md#traces) go: `otlp`, or a file")

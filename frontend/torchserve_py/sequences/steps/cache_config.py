@@ -43,26 +43,28 @@ class CacheConfig(ClosedSchema):
     )
     max_memory_size: Annotated[int | None, integer(1)] = key(
         "maxMemorySize",
-        "bytes of all states in the memory of one worker, without [arenas](state.md#the-arena); the least recently used"
-        " move to the store, or are lost without one",
+        "bytes of a worker's states, without [arenas](state.md#the-arena); beyond it the least recently used move to"
+        " the store, or are lost",
         "none",
     )
     path: Text = key(
         "path",
-        "with `file`: the file, relative to the server's working directory",
+        "with `file`: the file, relative to the server's directory",
         "`sequences/NAME.db` in `data_folder`",
     )
     fsync: Annotated[bool, FLAG] = key(
-        "fsync", "with `file`: whether an answer waits until its step is on the disk", "`false`", otherwise=False
+        "fsync", "with `file`: answers wait until the step is on the disk", "`false`", otherwise=False
     )
     url: Text = key(
         "url",
-        "where Redis is, for example `redis://localhost:6379/0`, or its Sentinels:"
-        " `redis+sentinel://host:26379,host:26379/mymaster/0`",
+        "Redis, such as `redis://localhost:6379/0`, or its [Sentinels](sequence-stores.md#redis)",
         "none, needed with `redis`",
     )
     replicas: Annotated[int, integer(0)] = key(
-        "replicas", "with `redis`: how many replicas must have a step before its answer leaves", "0", otherwise=0
+        "replicas",
+        "with `redis`: how many [replicas](sequence-stores.md#redis) must have a step before its answer leaves",
+        "0",
+        otherwise=0,
     )
     lease: Annotated[float, SECONDS] = key(
         "lease",
@@ -73,41 +75,41 @@ class CacheConfig(ClosedSchema):
 
     expire: Annotated[int | None, integer(1, unit="seconds")] = key(
         "expireSec",
-        "with a store: how long after its last step a sequence expires; `sequenceMaxIdleMSec` is then only when its"
-        " state leaves the worker's memory",
+        "with a store: when a sequence expires after its last step; `sequenceMaxIdleMSec` is then when its state"
+        " leaves memory",
         "none: it expires after `sequenceMaxIdleMSec`",
     )
     state_version: Text = key(
         "stateVersion",
-        "versions of the model with the same value continue each other's sequences",
+        "versions with the same value continue each other's sequences",
         "none: a sequence stays with the version that began it",
     )
     max_state_size: Annotated[int, integer(1)] = key(
         "maxStateSize",
-        "bytes of one encoded state, at most; a step with a larger one fails with 500",
+        "bytes of one encoded state; a step with more fails with 500",
         "268435456",
         otherwise=DEFAULT_MAX_STATE,
     )
     checkpoint_every: Annotated[int, integer(0)] = key(
         "checkpointEvery",
-        "with [a log](state.md#a-log-instead-of-the-state): after how many steps the state is stored whole; 0: never",
+        "with [a log](state.md#a-log-instead-of-the-state): steps between whole states; 0: never",
         "100",
         otherwise=DEFAULT_CHECKPOINT_EVERY,
     )
     keep_checkpoints: Annotated[int, integer(1, MOST_KEPT_CHECKPOINTS)] = key(
         "keepCheckpoints",
-        "how many whole states are kept, to which a sequence can [go back](sequence-stores.md#which-steps-there-are)",
+        "whole states to which a sequence can [go back](sequence-stores.md#which-steps-there-are)",
         "1: the latest one",
         otherwise=1,
     )
     rebuild_batch: Annotated[int | None, integer(1)] = key(
         "rebuildBatch",
-        "states in one call of the handler's `rebuild`, at most",
+        "states in one call of `rebuild`",
         "`batchSize`",
     )
     remember_ids: Annotated[int, integer(1)] = key(
         "rememberIds",
-        "remembered `ts_request_id`s of a sequence without step numbers, 8 bytes each",
+        "remembered `ts_request_id`s of a sequence without numbers, 8 bytes each",
         "100000",
         otherwise=DEFAULT_MOST_IDS,
     )

@@ -7,5 +7,5 @@ class ConsoleSettings(SettingsSection):
     """The settings of the console."""
 
     enable_console: Switch = setting(
-        True, "serve the console, a page for browsers, at `/console` of the management listener"
+        True, "serve [the console](dashboards.md#console) at `/console` of the management listener"
     )

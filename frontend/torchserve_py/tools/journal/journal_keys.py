@@ -37,4 +37,4 @@ class JournalKeys(ModelConfigKeys):
 
     journal: Annotated[
         JournalConfig | None, Nested("on, off, or a map, for example {sample: 0.1}"), BeforeValidator(_switched)
-    ] = key("journal", "`on`: requests and answers are written to a [journal](journal.md)", "`off`")
+    ] = key("journal", "write requests and answers to a [journal](journal.md)", "`off`")

@@ -22,15 +22,15 @@ class JournalSettings(SettingsSection):
     """Where journals are, how long they stay, and what is done to records before they are written."""
 
     journal_folder: OptionalPath = setting(
-        None, "folder of the [journals](journal.md) of models", "`journal` in the folder of the logs"
+        None, "folder of the [journals](journal.md)", "`journal` in the folder of the logs"
     )
-    journal_keep_hours: Number = setting(168, "hours after which a file of a journal is removed")
+    journal_keep_hours: Number = setting(168, "hours that a file of a journal is kept")
     journal_keep_bytes: Bytes = setting(
-        10 << 30, "bytes that the journal of one model version may have; the oldest files are removed", "10 GiB"
+        10 << 30, "size of one version's journal; beyond it the oldest files are removed", "10 GiB"
     )
     journal_redact: Annotated[str | None, _HOOK] = setting(
-        None, "function that changes each record of a journal before it is written"
+        None, "function that [changes each record](journal.md#settings) before it is written"
     )
     journal_key_file: Annotated[Path | None, kinds.PATH] = setting(
-        None, "file with the key, 32 bytes in Base64, by which journals are encrypted", "none: they are not"
+        None, "file with the key (32 bytes in Base64) that encrypts journals", "none: they are not"
     )

@@ -1,6 +1,7 @@
 """What users write, for people: what ``--print-config`` prints, and the rows of the tables in docs/."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def documented(name: str) -> str:
     if default == "none" and field.default is not None:
         default = f"`{written(field.default)}`"
     ways = ", ".join(f"`{way}`" for way in (source.env, source.flag) if way is not None)
-    return _row(f"`{name}`", source.kind.words, default, ways or "–", field.description or "")
+    return _row(f"`{name}`", _brief(source.kind.words), default, ways or "–", field.description or "")
 
 
 def shown(name: str, value: Any) -> str:
@@ -74,7 +75,12 @@ def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:
         words = expected(field)
         if words is not None:
             shown = [_default_text(field)] if defaults else []
-            yield _row(f"`{field.alias or name}`", words, *shown, field.description or "")
+            yield _row(f"`{field.alias or name}`", _brief(words), *shown, field.description or "")
+
+
+def _brief(words: str) -> str:
+    """Return what a value must be in the words of a table, of which the document says how lists are written."""
+    return re.sub("^an? | with commas between them| that is not empty", "", words)
 
 
 def _row(*cells: str) -> str:

@@ -22,14 +22,13 @@ class TrafficKeys(ModelConfigKeys):
 
     compare_answers: Annotated[str | None, _NAMED] = key(
         "compareAnswers",
-        "the function that compares answers when the version is a [shadow](traffic.md#what-is-the-same)",
+        "function that compares answers of the version as a [shadow](traffic.md#what-is-the-same)",
         "byte by byte",
     )
 
     traffic_weight: Annotated[int | None, integer(1, 100)] = key(
         "trafficWeight",
-        "the percent of the requests that the version gets [once it is registered](traffic.md#weights-at-the-start);"
-        " the default version gets what is left",
+        "percent of the requests that the version gets [once registered](traffic.md#weights-at-the-start)",
         "none",
     )
 

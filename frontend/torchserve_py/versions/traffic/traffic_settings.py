@@ -64,8 +64,7 @@ class TrafficSettings(SettingsSection):
     ] = setting((), "[weights](traffic.md#weights) of versions at the start", "none")
     sticky_traffic: Annotated[Literal["user", "key", "client"], choice("user", "key", "client")] = setting(
         "user",
-        "which requests without a sequence stay with [one version](traffic.md#weights): those with the same header"
-        " `x-user-id`, those with the same key, or those with the same key or else the same address",
+        "which requests without a sequence [stay with one version](traffic.md#who-stays-with-one-version)",
     )
 
     @classmethod

@@ -33,18 +33,17 @@ class ModelConfigFile(Schema):
 
     min_workers: AtLeastZero = key(
         "minWorkers",
-        "workers to start. Without `maxWorkers` also the most. 0 needs [`scaling`](scaling.md)",
+        "workers to start; the most, too, without `maxWorkers`. 0 needs [`scaling`](scaling.md) or `loading`",
         "`models`, then `default_workers_per_model`, then one per GPU or processor",
     )
     max_workers: AtLeastOne = key(
         "maxWorkers",
-        "the most workers. Without `minWorkers`: an upper bound on the number that the next place gives",
+        "the most workers; without `minWorkers` a limit to the number that the next place gives",
         "`minWorkers`",
     )
     batch_size: AtLeastOne = key(
         "batchSize",
-        "requests in one call of the handler; with `continuousBatching` those that run in a worker; with "
-        "`asyncCommunication` 1",
+        "requests in one call of the handler; with `continuousBatching`, in a worker; with `asyncCommunication` 1",
         "`models`, then 1",
     )
     max_batch_delay_ms: Milliseconds = key(
@@ -61,7 +60,7 @@ class ModelConfigFile(Schema):
     )
     threads: AtLeastOne = key(
         "threads",
-        "how many [threads](#threads) PyTorch and other libraries compute with in each worker",
+        "[threads](#threads) of PyTorch and other libraries in each worker",
         "the worker's share of the processors",
     )
     device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, choice("cpu", "gpu", "auto")] = key(
@@ -71,35 +70,35 @@ class ModelConfigFile(Schema):
     )
     device_ids: Annotated[tuple[int, ...] | None, _GPUS] = key(
         "deviceIds",
-        "GPUs of this model's workers, in turn, counted within the server's `CUDA_VISIBLE_DEVICES`",
+        "GPUs of this model's workers, in turn, within the server's `CUDA_VISIBLE_DEVICES`",
         "all",
     )
     parallel_type: Annotated[
         Literal["", "pp", "tp", "pptp", "custom"] | None, choice("", "pp", "tp", "pptp", "custom")
-    ] = key("parallelType", "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)", '`""`')
+    ] = key("parallelType", "how one worker uses [several GPUs](#parallel-workers)", '`""`')
     parallel_level: AtLeastZero = key(
         "parallelLevel",
         "GPUs of one worker",
         "0, or `torchrun.nproc-per-node`",
     )
     max_retry_timeout: Annotated[int | None, integer(0, unit="seconds")] = key(
-        "maxRetryTimeoutInSec", "after how long a failing worker is given up, and started once a minute", "300"
+        "maxRetryTimeoutInSec", "after how long a failing worker is tried only once a minute", "300"
     )
     client_timeout_ms: Milliseconds = key(
-        "clientTimeoutInMills", "age at which a waiting request is answered with 408 instead of being run", "0 = never"
+        "clientTimeoutInMills", "age at which a waiting request gets 408", "0 = never"
     )
     job_queue_size: AtLeastZero = key("jobQueueSize", "waiting requests, at most", "0 = `job_queue_size`")
     use_job_ticket: Flag = key(
-        "useJobTicket", "take a request only while a worker is idle. Ignored for a model with sequences", "`false`"
+        "useJobTicket", "take a request only while a worker is idle; not with sequences", "`false`"
     )
     continuous_batching: Flag = key(
         CONTINUOUS,
-        "requests join the running ones between steps instead of waiting for the next batch",
+        "requests join the running ones between steps",
         "`false`",
     )
     sequence_batching: Flag = key(
         "sequenceBatching",
-        "the model keeps state per sequence: requests of one sequence run in order, on one worker",
+        "the model keeps state: requests of one sequence run in order, on one worker",
         "`false`",
     )
     sequence_max_idle_ms: Milliseconds = key(
@@ -116,28 +115,27 @@ class ModelConfigFile(Schema):
     )
     on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, choice("refuse", "restart")] = key(
         "onExpiredSequence",
-        "a request for an expired or lost sequence gets 410, or opens a new sequence as in TorchServe",
+        "a request for an expired or lost sequence gets 410, or restarts it as in TorchServe",
         "`refuse`",
     )
     require_start: Flag = key(
         "requireStart",
-        "only the start marker or step 1 begins a sequence; other requests get 410 `sequence_unknown`",
+        "only the start marker or step 1 begins a sequence (else 410 `sequence_unknown`)",
         "`false`: any request begins an unknown sequence",
     )
     remember_ended: SecondsFromOne = key(
         "rememberEndedSec",
-        "how long [ended sequences are remembered](sequence-stores.md#how-long-things-are-kept), so that late requests"
-        " are refused",
+        "how long [ended sequences are remembered](sequence-stores.md#how-long-things-are-kept)",
         "86400",
     )
     async_communication: Flag = key(
         ASYNCHRONOUS,
-        "`handle` is a coroutine, and each request a call: [asynchronous handlers](handlers.md#asynchronous-handlers)",
+        "`handle` is a coroutine, called for [each request](handlers.md#asynchronous-handlers)",
         "`false`",
     )
     concurrency_target: AtLeastOne = key(
         "concurrencyTarget",
-        "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker holds",
+        "requests that one worker holds (`asyncCommunication`, Truss, MLServer)",
         "1,024",
     )
-    use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")
+    use_venv: Flag = key("useVenv", "install the model's packages into its own virtual environment", "`false`")
