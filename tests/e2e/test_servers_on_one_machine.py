@@ -1,4 +1,4 @@
-"""Two servers behind HAProxy on one machine: the commands of docs/scale.md do what it says."""
+"""Two servers behind HAProxy on one machine: the commands of docs/scaling.md do what it says."""
 
 import random
 import re
@@ -70,7 +70,7 @@ def test_two_servers_share_a_machine_and_go_on_with_each_others_sequences(direct
     def localized(text: str) -> str:
         return re.sub("|".join(PORTS), lambda found: ports[found[0]], text)
 
-    recipe = [localized(block.text) for block in blocks(ROOT / "docs" / "scale.md") if block.language == "sh"]
+    recipe = [localized(block.text) for block in blocks(ROOT / "docs" / "scaling.md") if block.language == "sh"]
     start, use, stop = recipe
     place = Workplace(directory)
     place.environment.pop("TS_CONFIG_FILE")
