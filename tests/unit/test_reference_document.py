@@ -24,7 +24,7 @@ def names_of_the_client() -> set[str]:
 def test_it_has_the_arguments_of_serve() -> None:
     arguments = section("`ts.serve`").partition("| a class has |")[0]
     documented = re.findall(r"^\| `(\w+)` \|", arguments, re.MULTILINE)
-    assert sorted(documented) == sorted(serve_decorator.Options._fields)
+    assert sorted(documented) == sorted(serve_decorator.ServeOptions._fields)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncSession, AsyncStoredSequence, Answer])

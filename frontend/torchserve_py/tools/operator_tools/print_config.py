@@ -55,8 +55,9 @@ def documented(name: str) -> str:
     default = _default_text(field)
     if default == "none" and field.default is not None:
         default = f"`{written(field.default)}`"
-    ways = ", ".join(f"`{way}`" for way in (source.env, source.flag) if way is not None)
-    return _row(f"`{name}`", _brief(source.kind.words), default, ways or "–", field.description or "")
+    variable = "no variable" if source.env is None else f"`{source.env}`" * (source.env != f"TS_{name.upper()}")
+    ways = ", ".join(filter(None, (variable, f"`{source.flag}`" if source.flag else "")))
+    return _row(f"`{name}`", _brief(source.kind.words), default, f"{field.description}{f' ({ways})' if ways else ''}")
 
 
 def shown(name: str, value: Any) -> str:
@@ -80,7 +81,8 @@ def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:
 
 def _brief(words: str) -> str:
     """Return what a value must be in the words of a table, of which the document says how lists are written."""
-    return re.sub("^an? | with commas between them| that is not empty", "", words)
+    brief = re.sub("^an? | with commas between them| that is not empty", "", words)
+    return re.sub(r"^integer from (\d+) \((\w+)\)$", r"\2, from \1", brief.replace("true or false", "boolean"))
 
 
 def _row(*cells: str) -> str:
