@@ -199,7 +199,7 @@ class Settings(ClosedSchema):
         29500, "first id of torchrun's workers; the next is higher by the worker's processes"
     )
     decode_input_request: Switch = setting(True, "decode JSON and text in the worker, before the handler")
-    limit_max_image_pixels: Switch = setting(True, "keep Pillow's limit on image sizes in vision handlers")
+    limit_max_image_pixels: Switch = setting(True, "keep Pillow's limit on image sizes")
     ipex_enable: Switch = setting(False, "use the Intel extension for PyTorch in BaseHandler")
     ipex_gpu_enable: Switch = setting(False, "use the Intel extension for PyTorch in BaseHandler on Intel GPUs")
     cpu_launcher_enable: Switch = setting(False, "start workers through `torch.backends.xeon.run_cpu`")
@@ -242,8 +242,8 @@ class Settings(ClosedSchema):
         False, "serve requests without a token"
     )
     cors_allowed_origin: OptionalName = setting(None, "origin whose pages may call the server, or `*`")
-    cors_allowed_methods: OptionalName = setting(None, "methods that these pages may use", "all methods")
-    cors_allowed_headers: OptionalName = setting(None, "headers that they may send", "all headers")
+    cors_allowed_methods: OptionalName = setting(None, "methods that pages of that origin may use", "all methods")
+    cors_allowed_headers: OptionalName = setting(None, "headers that pages of that origin may send", "all headers")
 
     # Metrics and logs
     metrics_mode: Annotated[Literal["log", "prometheus", "legacy"], choice("log", "prometheus", "legacy")] = setting(

@@ -21,13 +21,11 @@ class TorchrunConfig(Schema):
     )
     rdzv_backend: Text = key("rdzv-backend", "how the processes find each other, `c10d` by default")
     rdzv_endpoint: Text = key("rdzv-endpoint", "where the processes meet; by default a free port of this machine")
-    rdzv_conf: Text = key("rdzv-conf", "accepted, without effect, as in TorchServe")
-    monitor_interval: Annotated[int | None, integer(1)] = key(
-        "monitor-interval", "accepted, without effect, as in TorchServe"
-    )
-    node_rank: Annotated[int | None, integer(0)] = key("node-rank", "accepted, without effect, as in TorchServe")
+    rdzv_conf: Text = key("rdzv-conf", "no effect, as in TorchServe")
+    monitor_interval: Annotated[int | None, integer(1)] = key("monitor-interval", "no effect, as in TorchServe")
+    node_rank: Annotated[int | None, integer(0)] = key("node-rank", "no effect, as in TorchServe")
     omp_num_threads: Annotated[int | None, integer(1)] = key(
-        "OMP_NUMBER_THREADS", "becomes `OMP_NUM_THREADS` of the processes, 1 by default"
+        "OMP_NUMBER_THREADS", "`OMP_NUM_THREADS` of the processes, by default 1"
     )
 
 

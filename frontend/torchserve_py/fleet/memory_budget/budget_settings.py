@@ -16,7 +16,7 @@ class BudgetSettings(SettingsSection):
         "no limit",
     )
     gpu_memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
-        None, "the same for each GPU", "no limit"
+        None, "memory of each GPU for all workers together", "no limit"
     )
 
     @classmethod

@@ -17,11 +17,11 @@ class ScalingConfig(ClosedSchema):
         "targetWaitMSec", "how long a request may wait before workers are added", "1,000", otherwise=1000
     )
     down_after: Annotated[int, integer(1, unit="seconds")] = key(
-        "downAfterSec", "how long fewer workers must have been enough before some are taken down", "60", otherwise=60
+        "downAfterSec", "how long fewer workers must have sufficed before some are removed", "60", otherwise=60
     )
     idle_timeout: Annotated[int, integer(1, unit="seconds")] = key(
         "idleTimeoutSec",
-        "with `minWorkers: 0`: after how long without a request the last worker is taken down",
+        "with `minWorkers: 0`: after how long without a request the last worker is removed",
         "300",
         otherwise=300,
     )

@@ -24,7 +24,7 @@ class MetricsSettings(SettingsSection):
     metrics_config: Annotated[Path | None, Parsed("a file as docs/metrics.md describes it", _metrics_config)] = setting(
         None, "YAML file that [lists the metrics](metrics.md#metricsyaml)", "built in"
     )
-    model_metrics_auto_detect: Switch = setting(False, "let handlers add metrics that this file does not list")
+    model_metrics_auto_detect: Switch = setting(False, "let handlers add metrics that `metrics_config` does not list")
 
 
 def listed_metrics(settings: Settings) -> MetricsPlan | None:
