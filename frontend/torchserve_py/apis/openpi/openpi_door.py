@@ -1,4 +1,4 @@
-"""The door for robots: the protocol of openpi's policy server, a WebSocket for each episode (``docs/robots.md``).
+"""The door for robots: the protocol of openpi's policy server, a WebSocket per episode (``docs/live-sessions.md``).
 
     GET /                           the only model that declares ``openpi``, or that of the query's ``model``
     GET /openpi/{model}             GET /openpi/{model}/{version}
