@@ -1,4 +1,4 @@
-"""Keys of features in `model-config.yaml` that a model cannot have."""
+"""Keys of plugins in `model-config.yaml` that a model cannot have."""
 
 import pytest
 

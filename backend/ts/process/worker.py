@@ -4,7 +4,7 @@
 
 The worker connects to the frontend (`ts.connection.worker_socket` says what an address is), loads the model that the
 first message describes, and runs the jobs that follow: `serve` for handlers that are called with batches, and what a
-feature has for models that are run in another way.
+plugin has for models that are run in another way.
 
 A parallel worker consists of several such processes. torchrun starts them and sets each one's rank in RANK; only rank 0
 sends answers.

@@ -100,9 +100,9 @@ def prepare(
     load: Load,
     wait_for: Callable[[Awaitable[Any]], Any] | None = None,
 ) -> None:
-    """Let features do with a handler what ``load`` says they must before the model counts as loaded.
+    """Let plugins do with a handler what ``load`` says they must before the model counts as loaded.
 
-    Raises LoadError: a feature cannot; memory that ran out is its cause.
+    Raises LoadError: a plugin cannot; memory that ran out is its cause.
     """
     for module, argument in load["preparations"].items():
         importlib.import_module(module).prepare(service, handler, load, argument, wait_for)

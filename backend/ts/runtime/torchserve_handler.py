@@ -57,7 +57,7 @@ class TorchServeHandler:
         self._reader_of = cache(self._find_reader)
         self._claims = claims
         self._frames: deque[InferFrame] = deque()
-        #: What answers the questions of features: messages ``[kind, number]`` that take their turn with batches.
+        #: What answers the questions of plugins: messages ``[kind, number]`` that take their turn with batches.
         self.answers: dict[str, Callable[[], Any]] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""What a feature that follows the jobs of a worker does, such as measuring them."""
+"""What a plugin that follows the jobs of a worker does, such as measuring them."""
 
 import importlib
 from collections.abc import Callable

@@ -14,7 +14,7 @@ AT = 1_700_000_000.0
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has its outcome, as metrics and features see it: a `metrics.model_metrics.EndedJob`."""
+    """A job that has its outcome, as metrics and plugins see it: a `metrics.model_metrics.EndedJob`."""
 
     submitted_at: float
     sent_at: float

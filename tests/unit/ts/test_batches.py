@@ -224,7 +224,7 @@ def test_a_malformed_form_never_reaches_the_handler_and_fails_alone(make_worker:
     assert answers["b"][5] == b"1"
 
 
-def test_a_row_in_a_protocol_whose_feature_is_missing_is_refused_alone(make_worker: Callable[..., Worker]) -> None:
+def test_a_row_in_a_protocol_whose_plugin_is_missing_is_refused_alone(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker("def handle(data, context):\n    return data and ['ok'] * len(data)", protocols={"known": "m"})
 
     answers = {answer[0]: answer for answer in worker.infer(row("a")._replace(protocol="absent"), row("b"))}
