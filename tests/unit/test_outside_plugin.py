@@ -1,4 +1,4 @@
-"""The package of `docs/plugins.md`, which is not in the tree, adds a door, a store and a key of `model-config.yaml`."""
+"""The package of `docs/architecture.md`, which is not in the tree, adds a door, a store and a key of `model-config.yaml`."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, 
 
 from torchserve_py.plugins import ENTRY_POINTS
 
-DOCUMENT = ROOT / "docs" / "plugins.md"
+DOCUMENT = ROOT / "docs" / "architecture.md"
 MOST_LINES = 150
 WAIT = f"""
 {WAITING}
