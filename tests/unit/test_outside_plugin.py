@@ -1,4 +1,4 @@
-"""The package of `docs/architecture.md`, which is not in the tree, adds a door, a store and a key of `model-config.yaml`."""
+"""The package of `docs/architecture.md`, not in the tree, adds a door, a store and a key of `model-config.yaml`."""
 
 import os
 import re
