@@ -50,5 +50,5 @@ class Row(RequestProcessor):
         self.encode = self.error = None
 
 
-#: Returns a row as the handler sees it. Raises ts.jobs.errors.Failure: the body is not what its protocol says.
+#: Returns a row as the handler sees it. Raises ts.jobs.errors.RowFailure: the body is not what its protocol says.
 RowReader = Callable[[InferRow], Row]

@@ -89,8 +89,8 @@ def start_launcher(home, *argv, **environ):
     """Start a launcher process; it takes SIGHUP as usual, even where the tests run under nohup."""
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-        "import sys; from pathlib import Path; from torchserve_py.tools.daemon.server_launcher import Launcher;"
-        "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
+        "import sys; from pathlib import Path; from torchserve_py.tools.daemon.server_launcher import ServerLauncher;"
+        "sys.exit(ServerLauncher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
     )
     command = [sys.executable, "-c", code, *argv, "--model-store", "store"]
     return subprocess.Popen(command, cwd=home, env=os.environ | environ)
