@@ -83,9 +83,8 @@ class GrpcRequest:
         body = message.SerializeToString()
         if raw:
             body = b"".join((body, *_raw_contents(outputs)))
-        if not isinstance(headers, Mapping):
-            return [], body
-        return [*zip(map(str.lower, map(str, headers)), map(str, headers.values()), strict=True)], body
+        given = headers.items() if isinstance(headers, Mapping) else ()
+        return [(str(name).lower(), str(value)) for name, value in given], body
 
 
 def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, as_mlserver: bool = False) -> GrpcRequest:

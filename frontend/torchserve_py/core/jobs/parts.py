@@ -162,8 +162,9 @@ def _problem(row: list[Any]) -> str | None:
     _, more, status, reason, headers, _, error, news = row
     if more and error is not None:
         return _WRONG["error"]
-    if headers and not ({*map(type, headers)} == {list} and {*map(len, headers)} == {2}):
-        return _WRONG["headers"]
+    for pair in headers:
+        if type(pair) is not list or len(pair) != 2:
+            return _WRONG["headers"]
     if news is not None and not _is_news(news):
         return _WRONG["news"]
     problem = None
