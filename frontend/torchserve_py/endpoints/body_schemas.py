@@ -1,11 +1,12 @@
 """Schemas of requests' bodies for the OpenAPI documents, from the pydantic models that read these bodies."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel
-
-from torchserve_py.endpoints.openapi import Schema
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _DEFINITIONS: Final = "#/$defs/"
 _NULL: Final = {"type": "null"}
@@ -15,7 +16,7 @@ _EXCLUDED: Final = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maxim
 _LEFT_OUT: Final = frozenset(("title", "$defs"))
 
 
-def body_schema(model: type[BaseModel]) -> Schema:
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of the JSON that a model reads, as OpenAPI 3.0 has it: complete in itself."""
     schema = model.model_json_schema()
     return _of_openapi(schema, schema.get("$defs", {}))

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from torchserve_py.endpoints.openapi import JSON, OBJECT, Operation, described, document
+from torchserve_py.endpoints.openapi import OBJECT, Operation, described, document
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 _SHOW: Final = Operation("apiDescription", "The OpenAPI description of this listener", (200, 500), gives={JSON: OBJECT})
 

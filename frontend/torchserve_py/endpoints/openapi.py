@@ -10,18 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from torchserve_py.endpoints.body_schemas import body_schema
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
+from ts.protocol.media_types import JSON
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from torchserve_py.endpoints.routing import Route
 
-Schema = Mapping[str, Any]
-#: The schema of a body by its media type.
-Content = Mapping[str, Schema]
+Schema: TypeAlias = Mapping[str, Any]
+#: The schema of a body by its media type, or the model that reads the body.
+Content: TypeAlias = "Mapping[str, Schema | type[BaseModel]]"
 
-JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 ANY_TYPE: Final = "*/*"
 TEXT: Final[Schema] = {"type": "string"}
@@ -178,4 +181,7 @@ def document(
 
 
 def _content(content: Content) -> dict[str, Any]:
-    return {media_type: {"schema": schema} for media_type, schema in content.items()}
+    return {
+        media_type: {"schema": schema if isinstance(schema, Mapping) else body_schema(schema)}
+        for media_type, schema in content.items()
+    }

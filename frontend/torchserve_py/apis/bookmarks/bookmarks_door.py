@@ -25,12 +25,13 @@ from torchserve_py.base.settings.state_folders import StateFolders
 from torchserve_py.endpoints.content_encodings import decompressed
 from torchserve_py.endpoints.failures import INTERNAL, UNAVAILABLE, DoorError, Failure, bad_request
 from torchserve_py.endpoints.management.parameters import of_query
-from torchserve_py.endpoints.openapi import BINARY, JSON, TEXT, Operation, Parameter
+from torchserve_py.endpoints.openapi import BINARY, TEXT, Operation, Parameter
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.endpoints.sequences import MAX_STEP, SequenceHeaders
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 from ts.sequences.steps.record import unpack_head
 from ts.sequences.steps.server_identity import server_identity
 from ts.sequences.steps.state_log import since_latest_state

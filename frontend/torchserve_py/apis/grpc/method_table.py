@@ -27,12 +27,12 @@ from torchserve_py.net.admission import client_at
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.request_head import Metadata
 from torchserve_py.net.http2.rpc import Denied, Rpc, RpcMethod
-from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
+from ts.protocol.request_names import REQUEST_NAME, header_among, name_among, trace_of
 
 logger = logging.getLogger(__name__)
 
 _TRACEPARENT: Final = "traceparent"
-#: Of so many clients it is kept how the log and the turns of clients name them.
+#: Clients whose address is cached in the forms that the log and fair turns use.
 _KEPT_PEERS: Final = 1024
 
 
@@ -128,9 +128,8 @@ class _Served:
         cause = dict(rpc.trailing_metadata).get(CAUSE_HEADER)
         if cause is None and code is StatusCode.CANCELLED:
             cause = Cause.cancelled.value
-        traceparent = dict(rpc.metadata).get(_TRACEPARENT)
         fields = {
-            "trace_id": trace_of(traceparent if isinstance(traceparent, str) else None),
+            "trace_id": trace_of(header_among(rpc.metadata, _TRACEPARENT)),
             "cause": cause if isinstance(cause, str) else None,
             **rpc.log_fields,
         }

@@ -10,10 +10,11 @@ from typing import Any, Final
 from torchserve_py.apis.open_inference.descriptions import model_ready
 from torchserve_py.apis.openai.openai_keys import ANY_NAME, names_of
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.openapi import JSON, OBJECT, TEXT, Operation
+from torchserve_py.endpoints.openapi import OBJECT, TEXT, Operation
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import READING, Door, DoorContext, PathValues, Route
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 _OWNER: Final = "torchserve-py"
 _MODEL: Final = {

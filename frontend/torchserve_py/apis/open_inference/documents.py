@@ -7,9 +7,10 @@ from importlib import resources
 from typing import Any, Final
 from urllib.parse import quote
 
-from torchserve_py.endpoints.openapi import EVENTS, JSON, Described, Operation, Schema, described, document
+from torchserve_py.endpoints.openapi import EVENTS, Described, Operation, Schema, described, document
 from torchserve_py.endpoints.routing import Route
 from ts.protocol.datatypes import DATATYPES
+from ts.protocol.media_types import JSON
 
 _DOCUMENT: Final = "open inference"
 _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}

@@ -20,12 +20,13 @@ from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall, HttpDialect
 from torchserve_py.endpoints.failures import DoorError, Failure
 from torchserve_py.endpoints.model_index import ModelIndex
-from torchserve_py.endpoints.openapi import EVENTS, JSON, OBJECT, Operation
+from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation
 from torchserve_py.endpoints.requests import asks_for_stream, model_in, split_path
 from torchserve_py.endpoints.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.endpoints.routing import AfterBody, Door, DoorContext, PathValues, Route
 from torchserve_py.endpoints.sequences import SequenceHeaders, claim_of
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 _NO_MODELS: Final = "No model declares OpenAI's interface (openai: true in its model-config.yaml)."
 #: A Truss, which has the same paths, says in a text what is wrong.

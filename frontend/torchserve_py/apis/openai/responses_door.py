@@ -20,12 +20,13 @@ from torchserve_py.base.bounded_json import UnreadableJson, read_member
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import DoorError, Failure
-from torchserve_py.endpoints.openapi import EVENTS, JSON, OBJECT, Operation, Parameter
+from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation, Parameter
 from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import AfterBody, PathValues, Route
 from torchserve_py.net.http1.request import Request
 from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, ResponsesCall
+from ts.protocol.media_types import JSON
 
 _RESPONSE: Final = "resp_"
 _CONVERSATION: Final = "conv_"

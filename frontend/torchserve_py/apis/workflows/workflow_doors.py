@@ -18,12 +18,13 @@ from torchserve_py.endpoints.failures import Failure, bad_request, failure_of, f
 from torchserve_py.endpoints.management.management_calls import page_of
 from torchserve_py.endpoints.management.management_door import PAGE
 from torchserve_py.endpoints.management.parameters import of_query, of_query_or_json
-from torchserve_py.endpoints.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
+from torchserve_py.endpoints.openapi import BINARY, OBJECT, Operation, Parameter, document
 from torchserve_py.endpoints.requests import content_type_of
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 _LIST: Final = Operation("listWorkflows", "List the workflows", (200, 400, 500), PAGE, gives={JSON: OBJECT})
 _REGISTER: Final = Operation(

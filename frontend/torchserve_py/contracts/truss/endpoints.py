@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.openapi import JSON, Content, Described, Operation, Schema, document
+from torchserve_py.endpoints.openapi import Content, Described, Operation, Schema, document
+from ts.protocol.media_types import JSON
 
 
 class Endpoint(StrEnum):

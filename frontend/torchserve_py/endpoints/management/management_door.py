@@ -9,11 +9,12 @@ from typing import Final
 from torchserve_py.endpoints.credentials import key_of
 from torchserve_py.endpoints.management.management_calls import Done, ManagementCalls
 from torchserve_py.endpoints.management.parameters import of_query, of_query_or_json
-from torchserve_py.endpoints.openapi import JSON, OBJECT, TEXT, Operation, Parameter, described, document
+from torchserve_py.endpoints.openapi import OBJECT, TEXT, Operation, Parameter, described, document
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import ANY_METHOD, Door, DoorContext, PathValues, Route
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 _MODEL: Final = "/models/{model_name}"
 _VERSION: Final = f"{_MODEL}/{{model_version}}"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from torchserve_py.base.settings.flags import KERNEL_SCHEMAS
+from torchserve_py.base.settings.flags import OWN_SCHEMAS
 from torchserve_py.base.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.base.settings.schemas.schema import Schema
 from torchserve_py.base.settings.server_settings import server_settings
@@ -24,8 +24,9 @@ def schemas() -> Mapping[str, Callable[[], SchemaOffer]]:
         lambda: SchemaOffer("config.properties", server_settings()),
         lambda: SchemaOffer("model-config.yaml", model_config_file()),
     )
-    kernels = zip(KERNEL_SCHEMAS, makers, strict=True)
-    return dict(kernels) | {name: make for plugin in plugins() for name, make in plugin.schemas.items()}
+    return dict(zip(OWN_SCHEMAS, makers, strict=True)) | {
+        name: make for plugin in plugins() for name, make in plugin.schemas.items()
+    }
 
 
 def schema_text(name: str) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-from torchserve_py.endpoints.openapi import JSON, OBJECT, Operation
+from torchserve_py.endpoints.openapi import OBJECT, Operation
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
 from torchserve_py.versions.rollout.rollouts import Rollouts
+from ts.protocol.media_types import JSON
 
 _ROLL_OUT: Final = Operation(
     "rollOut",

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from torchserve_py.base.settings.schemas.values import json_object
-from torchserve_py.endpoints.body_schemas import body_schema
 from torchserve_py.endpoints.failures import bad_request
-from torchserve_py.endpoints.openapi import JSON, OBJECT, Operation
+from torchserve_py.endpoints.openapi import OBJECT, Operation
 from torchserve_py.endpoints.requests import read_small_body
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
@@ -14,6 +13,7 @@ from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
 from torchserve_py.versions.traffic.traffic_body import ShadowRules, read_shadow_rules
 from torchserve_py.versions.traffic.traffic_care import TrafficCare
+from ts.protocol.media_types import JSON
 
 _PATH: Final = "/models/{model_name}/traffic/shadow"
 _SHOW: Final = Operation("shadow", "Show how the answers of a model's shadow differ", (200, 404), gives={JSON: OBJECT})
@@ -21,7 +21,7 @@ _SET: Final = Operation(
     "setShadow",
     "Let a version run requests that others answer, to compare its answers",
     (200, 400, 404),
-    takes={JSON: body_schema(ShadowRules)},
+    takes={JSON: ShadowRules},
     gives={JSON: OBJECT},
     needs_body=True,
 )

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from torchserve_py.base.settings.schemas.values import json_object
-from torchserve_py.endpoints.body_schemas import body_schema
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.management.management_door import FORCE
 from torchserve_py.endpoints.management.parameters import of_query
-from torchserve_py.endpoints.openapi import JSON, OBJECT, Operation
+from torchserve_py.endpoints.openapi import OBJECT, Operation
 from torchserve_py.endpoints.requests import read_small_body
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
@@ -17,6 +16,7 @@ from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
 from torchserve_py.versions.traffic.traffic_body import TrafficBody, read_body
 from torchserve_py.versions.traffic.traffic_care import TrafficCare
+from ts.protocol.media_types import JSON
 
 _PATH: Final = "/models/{model_name}/traffic"
 _SHOW: Final = Operation(
@@ -27,7 +27,7 @@ _SET: Final = Operation(
     "Let versions share the requests that name none: by weights, or by the rules of a canary",
     (200, 400, 404, 409),
     (FORCE,),
-    takes={JSON: body_schema(TrafficBody)},
+    takes={JSON: TrafficBody},
     gives={JSON: OBJECT},
     needs_body=True,
 )
