@@ -139,8 +139,8 @@ class Plugin:
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises PluginUnavailable.
-        authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
-            counts. Raises PluginUnavailable, OSError.
+        authorization: Returns the keys of a server whose token authorization is on, in place of the server's own.
+            Raises PluginUnavailable, OSError.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
         model_config: Returns the schema of its keys in ``model-config.yaml``; ``plugin_keys.of(schema)`` of a model's
             configuration has their values.

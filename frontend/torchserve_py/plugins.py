@@ -123,11 +123,13 @@ def model_config_keys() -> Sequence[type[ModelConfigKeys]]:
 def authorization(settings: Settings) -> Authorization | None:
     """Return the keys of a server; None if its settings let everybody use it.
 
+    Those of another package take the place of the server's own.
+
     Raises PluginUnavailable: the keys cannot be had; OSError: their file cannot be written.
     """
     if settings.disable_token_authorization:
         return None
-    for plugin in plugins():
+    for plugin in reversed(plugins()):
         if plugin.authorization is not None:
             return plugin.authorization(settings)
     raise PluginUnavailable("Token authorization is on, and no plugin has keys; --disable-token-auth lets all in.")

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -95,6 +96,15 @@ def test_a_plugin_has_no_setting_of_another_ones(with_a_plugin: Callable[[Plugin
     with_a_plugin(Plugin(name="guide", settings=lambda: AnotherPort))
     with pytest.raises(PluginUnavailable, match="There are 2 settings called 'max_connections'"):
         server_settings()
+
+
+def test_the_authorization_of_another_package_takes_the_place_of_the_servers_own(
+    with_a_plugin: Callable[[Plugin], None],
+) -> None:
+    settings, own = server_settings().model_construct(disable_token_authorization=False), mock.Mock()
+    with_a_plugin(Plugin(name="guide", authorization=own))
+    assert plugins.authorization(settings) is own.return_value
+    own.assert_called_once_with(settings)
 
 
 def test_settings_without_a_section_say_so() -> None:
