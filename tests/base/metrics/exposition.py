@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from torchserve_py.base.metrics.metrics_plan import MetricsPlan
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
-from torchserve_py.ops.handler_metrics.custom_metrics import handler_metrics
+from torchserve_py.ops.handler_metrics.custom_metrics import CustomMetrics
 from torchserve_py.ops.metric_log.metric_log import metric_lines
 
 HOST = "box"
@@ -12,7 +12,7 @@ HOST = "box"
 
 def server_metrics(plan: MetricsPlan | None = None) -> ServerMetrics:
     """The metrics of a server of this name."""
-    return ServerMetrics(HOST, plan or MetricsPlan(), metric_lines, handler_metrics)
+    return ServerMetrics(HOST, plan or MetricsPlan(), metric_lines, CustomMetrics)
 
 
 def exposed(metrics: ServerMetrics, names: set[str] | None = None) -> bytes:
