@@ -1,4 +1,4 @@
-"""The Python API of TorchServe's model archiver, under its own names, of `torchserve_py.archives.archiver`."""
+"""TorchServe's Python API for its model archiver, with its names; see `torchserve_py.archives.archiver`."""
 
 from model_archiver.model_archiver import ModelArchiver
 from model_archiver.model_archiver_config import ModelArchiverConfig

@@ -54,7 +54,7 @@ from torchserve_py.fleet.scaling.autoscaler import autoscaler
 from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.browser_guard import BrowserGuard
 from torchserve_py.ops.freed_memory.freed_memory import give_back_freed_memory, share_one_arena
-from torchserve_py.ops.handler_metrics.custom_metrics import handler_metrics
+from torchserve_py.ops.handler_metrics.custom_metrics import CustomMetrics
 from torchserve_py.ops.log_files import setup as log_files
 from torchserve_py.ops.metric_log.metric_log import metric_lines
 from torchserve_py.ops.metrics_config.metrics_settings import listed_metrics
@@ -110,7 +110,7 @@ class Server:
         listed = listed_metrics(settings) or MetricsPlan()
         summary = settings.metric_log_lines == "summary"
         plan = replace(listed, mode=settings.metrics_mode, summary=summary)
-        self._metrics = ServerMetrics(None, plan, metric_lines, handler_metrics)
+        self._metrics = ServerMetrics(None, plan, metric_lines, CustomMetrics)
         confinement = confinement_of(settings, (settings.temp_dir, worker_package_root()))
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
         self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, FURTHER_PARTS, confinement)
@@ -179,7 +179,7 @@ class Server:
         if self._drain is None:
             if self._doors is not None:
                 self._doors.context.start_leaving()
-            if not self._settings.drain_delay:  # before a probe can say so: who hears it expects refusals
+            if not self._settings.drain_delay:  # in the same turn: a client that reads it expects refusals
                 self._refuse_new_work()
             self._drain = in_background(self._leave(), "draining")
             self._background.append(self._drain)

@@ -1,1 +1,1 @@
-"""Models at rest: archives, how they are made, fetched and unpacked."""
+"""Archives of models are made here; `core.archive` fetches and unpacks them."""

@@ -28,7 +28,6 @@ from ts.jobs.json_values import array_value
 from ts.protocol.media_types import BYTES, JSON, JSON_LINES, TEXT
 from ts.serve_decorator import LOG, STATE
 
-#: JSON values, one to a line: a stream.
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
 #: Values of each type that the values of requests have.

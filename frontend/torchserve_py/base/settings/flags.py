@@ -17,8 +17,8 @@ from torchserve_py.plugins import plugins
 
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
-#: The files whose schemas are not of plugins, as `--schema` calls them.
-KERNEL_SCHEMAS: Final = ("config.properties", "model-config")
+#: The files whose schemas no plugin offers, as `--schema` calls them.
+OWN_SCHEMAS: Final = ("config.properties", "model-config")
 #: A link of Markdown, as descriptions of settings have it for the documents.
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -86,7 +86,7 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-config", action="store_true", help=meaning)
     what = "what of the configuration and the model store is ignored, wrong or different here"
     parser.add_argument("--check-config", action="store_true", help=f"report {what}, start nothing")
-    schemas = (*KERNEL_SCHEMAS, *(name for each in plugins() for name in each.schemas))
+    schemas = (*OWN_SCHEMAS, *(name for each in plugins() for name in each.schemas))
     meaning = f"print the JSON Schema of a file, for editors, start nothing: {', '.join(schemas)}"
     parser.add_argument("--schema", choices=schemas, metavar="NAME", help=meaning)
 

@@ -175,11 +175,6 @@ class CustomMetrics(HandlerMetrics):
             logger.warning("Metric %r of model %s is not recorded: %s", name, model_name, refusal)
 
 
-def handler_metrics(hostname: str, taken: Iterable[str], plan: MetricsPlan, lines: MetricLines) -> HandlerMetrics:
-    """Return what shows what handlers report."""
-    return CustomMetrics(hostname, taken, plan, lines)
-
-
 def _check_texts(key: _Key, unit: str) -> None:
     name, kind, dimensions = key
     if kind not in KINDS:

@@ -13,6 +13,7 @@ from torchserve_py.base.settings.properties import written
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.schemas.schema import Schema, expected
 from torchserve_py.base.settings.server_settings import server_settings, sources
+from torchserve_py.base.settings.table import Source
 from torchserve_py.base.terminal import tell
 from torchserve_py.base.url_secrets import without_secrets
 
@@ -55,9 +56,20 @@ def documented(name: str) -> str:
     default = _default_text(field)
     if default == "none" and field.default is not None:
         default = f"`{written(field.default)}`"
-    variable = "no variable" if source.env is None else f"`{source.env}`" * (source.env != f"TS_{name.upper()}")
-    ways = ", ".join(filter(None, (variable, f"`{source.flag}`" if source.flag else "")))
-    return _row(f"`{name}`", _brief(source.kind.words), default, f"{field.description}{f' ({ways})' if ways else ''}")
+    meaning = field.description or ""
+    if ways := ", ".join(_further_ways(name, source)):
+        meaning += f" ({ways})"
+    return _row(f"`{name}`", _brief(source.kind.words), default, meaning)
+
+
+def _further_ways(name: str, source: Source) -> Iterator[str]:
+    """Yield how else than in the file a setting is given, as far as its name does not tell: a variable, a flag."""
+    if source.env is None:
+        yield "no variable"
+    elif source.env != f"TS_{name.upper()}":
+        yield f"`{source.env}`"
+    if source.flag:
+        yield f"`{source.flag}`"
 
 
 def shown(name: str, value: Any) -> str:
