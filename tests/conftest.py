@@ -16,7 +16,7 @@ from hypothesis import settings
 with mock.patch.object(descriptor_pool, "Default", return_value=descriptor_pool.DescriptorPool()):
     importlib.import_module("tritonclient.grpc")
 
-# Doors with a fake model registry behind them, workers without processes, and stores, for the tests of every wing.
+# Endpoints with a fake model registry behind them, workers without processes, and stores, for the tests of every wing.
 from tests.endpoints.conftest import serving, start
 from tests.sequences.steps.conftest import cache_settings, durable_worker, kind, redis_server
 from tests.unit.ts.conftest import frontend, make_worker, model

@@ -4,7 +4,7 @@ The server's own plugins are folders with a module ``plugin`` that has a `Plugin
 theirs as entry points. `torchserve_py.plugins` finds both.
 
 What a plugin offers is made by functions that import what they need when they are called: a command line that only
-prints its help must not wait for all doors.
+prints its help must not wait for all endpoints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchserve_py.base.settings.table import Settings, SettingsSection
     from torchserve_py.core.archive.contract import Contract
     from torchserve_py.core.jobs.job_observer import JobObserver
-    from torchserve_py.endpoints.routing import Door, DoorContext
+    from torchserve_py.endpoints.routing import EndpointContext, Endpoints
     from torchserve_py.endpoints.token_authorization import Authorization
 
 
@@ -31,15 +31,15 @@ class PluginUnavailable(Exception):
     """
 
 
-class DoorOffer(NamedTuple):
-    """A door, and the setting with the address of its listener, such as ``inference_address``."""
+class EndpointsOffer(NamedTuple):
+    """An endpoint, and the setting with the address of its listener, such as ``inference_address``."""
 
     listener: str
-    make: Callable[[DoorContext], Door]
+    make: Callable[[EndpointContext], Endpoints]
 
 
 class Listener(Protocol):
-    """Open ports of a plugin's own, with a protocol that no door has."""
+    """Open ports of a plugin's own, with a protocol that no endpoint has."""
 
     @property
     def addresses(self) -> Mapping[str, Address]:
@@ -52,14 +52,14 @@ class Listener(Protocol):
 
 
 #: Opens the ports. Raises ListenError: an address cannot be used; OSError: the TLS files cannot be used.
-ListenerOffer = Callable[["DoorContext"], Awaitable[Listener]]
+ListenerOffer = Callable[["EndpointContext"], Awaitable[Listener]]
 
 
 class BackgroundOffer(NamedTuple):
     """Work beside the requests, from the server's start until its stop cancels it; ``what`` it does is for messages."""
 
     what: str
-    work: Callable[[DoorContext], Coroutine[None, None, None]]
+    work: Callable[[EndpointContext], Coroutine[None, None, None]]
 
 
 class SchemaOffer(NamedTuple):
@@ -128,10 +128,10 @@ class Plugin:
 
     Attributes:
         name: What no other plugin is called.
-        doors: Returns its doors. If two have the same path, the first gets the request. Raises PluginUnavailable.
-        listeners: Returns what opens its ports. Raises PluginUnavailable.
-        background: Returns what runs while the server does.
-        commands: The commands of ``torchserve-py``, each with the name of its module, which has ``main(argv)`` and
+        endpoints: Returns its endpoints. If two have the same path, the first gets the request. Raises
+        PluginUnavailable. listeners: Returns what opens its ports. Raises PluginUnavailable. background: Returns what
+        runs while the server does. commands: The commands of ``torchserve-py``, each with the name of its module, which
+        has ``main(argv)`` and
             ``parser()``.
         schemas: What ``--schema`` prints, by the name that the flag takes.
         contracts: The kinds of model code that it runs, by name.
@@ -147,7 +147,7 @@ class Plugin:
     """
 
     name: str
-    doors: Callable[[], Iterable[DoorOffer]] = tuple
+    endpoints: Callable[[], Iterable[EndpointsOffer]] = tuple
     listeners: Callable[[], Iterable[ListenerOffer]] = tuple
     background: Callable[[], Iterable[BackgroundOffer]] = tuple
     commands: Mapping[str, str] = field(default_factory=dict)

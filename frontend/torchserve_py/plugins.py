@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
-#: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
+#: The folders in `torchserve_py` that have one. If endpoints of two have the same path, the first gets the request.
 BUILT_IN: Final = (
     "ops.metrics_config",
     "apis.open_inference",

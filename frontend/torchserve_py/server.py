@@ -2,11 +2,11 @@
 
 `Server.start` opens the listeners of `endpoints.http_listeners` and those of `plugins`. A request goes
 
-transport (bytes) ──▶ door (its API) ──▶ serving.serving ──▶ dispatch.dispatcher ──▶ scheduling (pure)
+transport (bytes) ──▶ endpoint (its API) ──▶ serving.serving ──▶ dispatch.dispatcher ──▶ scheduling (pure)
                                                               │
                                                               └──▶ workers ══ Unix socket ══▶ ts.process (handler)
 
-Doors know `serving.serving` and what they pass through it: a `jobs.call`, and `jobs.parts` or a
+Endpoints know `serving.serving` and what they pass through it: a `jobs.call`, and `jobs.parts` or a
 `scheduling.effects.Cause` back.
 """
 
@@ -69,12 +69,13 @@ from ts.process.no_new_privileges import gain_no_privileges
 if TYPE_CHECKING:
     from torchserve_py.base.settings.addresses import Address
     from torchserve_py.core.serving.serving import Serving
-    from torchserve_py.endpoints.http_listeners import Doors
-    from torchserve_py.endpoints.routing import DoorContext, PluginWork
-    from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
+    from torchserve_py.endpoints.http_listeners import HttpListeners
+    from torchserve_py.endpoints.routing import EndpointContext, PluginWork
+    from torchserve_py.plugin_api import BackgroundOffer, EndpointsOffer, Listener, ListenerOffer
 
-    StartDoors = Callable[
-        [Settings, Serving, ServerMetrics, Iterable[DoorOffer], Authorization | None, Protection], Awaitable[Doors]
+    StartListeners = Callable[
+        [Settings, Serving, ServerMetrics, Iterable[EndpointsOffer], Authorization | None, Protection],
+        Awaitable[HttpListeners],
     ]
     Attendant = Callable[["Server"], Coroutine[None, None, None]]
 
@@ -114,13 +115,13 @@ class Server:
         confinement = confinement_of(settings, (settings.temp_dir, worker_package_root()))
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
         self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, FURTHER_PARTS, confinement)
-        self._doors: Doors | None = None
+        self._endpoints: HttpListeners | None = None
         self._listeners: list[Listener] = []
         self._background: list[asyncio.Task[None]] = []
         self._drain: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register the start-up models, then open the doors; the models continue to load in the background.
+        """Register the start-up models, then open the endpoints; the models continue to load in the background.
 
         Raises Unservable: an address is taken, or a key store or file cannot be used; OSError: an address was taken
         meanwhile; PluginUnavailable: a plugin cannot work in this installation.
@@ -128,17 +129,19 @@ class Server:
         if problems := await problems_of_opening(self._settings):
             raise Unservable("; ".join(problems))
         await self._worker_listener.start()
-        # The first workers start while the doors' libraries, which take longest, are imported.
-        _, (start_doors, doors, listeners, background) = await asyncio.gather(
-            self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
+        # The first workers start while the endpoints' libraries, which take longest, are imported.
+        _, (start_http_listeners, endpoints, listeners, background) = await asyncio.gather(
+            self._registry.load_startup_models(), asyncio.to_thread(_import_endpoints)
         )
         tokens = authorization(self._settings)
-        self._doors = await start_doors(self._settings, self._registry, self._metrics, doors, tokens, PROTECTION)
-        self._doors.context.drain = self.begin_drain
+        self._endpoints = await start_http_listeners(
+            self._settings, self._registry, self._metrics, endpoints, tokens, PROTECTION
+        )
+        self._endpoints.context.drain = self.begin_drain
         for listener in listeners:
-            self._listeners.append(await listener(self._doors.context))
+            self._listeners.append(await listener(self._endpoints.context))
         for offer in background:
-            self._background.append(in_background(offer.work(self._doors.context), offer.what))
+            self._background.append(in_background(offer.work(self._endpoints.context), offer.what))
         self._background.append(in_background(reap_orphans(), "reaping orphans"))
         self._background.append(in_background(give_back_freed_memory(), "giving back freed memory"))
         self._background.append(in_background(self._log_changes(), "logging metrics that have changed"))
@@ -149,26 +152,26 @@ class Server:
         return self._registry
 
     @property
-    def context(self) -> DoorContext:
-        """What the doors share, once the server has started."""
-        assert self._doors is not None
-        return self._doors.context
+    def context(self) -> EndpointContext:
+        """What the endpoints share, once the server has started."""
+        assert self._endpoints is not None
+        return self._endpoints.context
 
     @property
     def _work(self) -> Sequence[PluginWork]:
-        return () if self._doors is None else self._doors.context.work
+        return () if self._endpoints is None else self._endpoints.context.work
 
     @property
     def addresses(self) -> dict[str, Address]:
         """The addresses in use, by setting, once the server has started."""
-        doors = {} if self._doors is None else self._doors.addresses
+        endpoints = {} if self._endpoints is None else self._endpoints.addresses
         of_plugins = (each.addresses for each in self._listeners)
-        return doors | {name: address for addresses in of_plugins for name, address in addresses.items()}
+        return endpoints | {name: address for addresses in of_plugins for name, address in addresses.items()}
 
     def reload(self) -> None:
         """Look at the files that may change while the server runs, such as its keys and its certificate."""
         logger.info("SIGHUP received: files that have changed are read again")
-        for look in () if self._doors is None else self._doors.context.on_reload:
+        for look in () if self._endpoints is None else self._endpoints.context.on_reload:
             self._background.append(in_background(asyncio.to_thread(look), "reading a file again"))
 
     def begin_drain(self) -> asyncio.Task[None]:
@@ -177,8 +180,8 @@ class Server:
         Accepted work has `drain_timeout` seconds. Returns the task that does so, the same one each time.
         """
         if self._drain is None:
-            if self._doors is not None:
-                self._doors.context.start_leaving()
+            if self._endpoints is not None:
+                self._endpoints.context.start_leaving()
             if not self._settings.drain_delay:  # in the same turn: a client that reads it expects refusals
                 self._refuse_new_work()
             self._drain = in_background(self._leave(), "draining")
@@ -203,16 +206,16 @@ class Server:
             logger.warning("The drain limit of %d s has passed; unfinished work is ended", limit)
 
     def _refuse_new_work(self) -> None:
-        if self._doors is not None:
-            self._doors.context.start_draining()
+        if self._endpoints is not None:
+            self._endpoints.context.start_draining()
         self._registry.refuse_new_work()
 
     async def stop(self) -> None:
-        """Answer open requests, close the doors and stop the workers; return when the workers are gone."""
+        """Answer open requests, close the endpoints and stop the workers; return when the workers are gone."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*(work.close() for work in self._work))
-        opened = (self._registry, self._doors, *self._listeners)
+        opened = (self._registry, self._endpoints, *self._listeners)
         await asyncio.gather(*(each.close() for each in opened if each is not None))
         await self._worker_listener.close()
         access_log.flush()
@@ -228,16 +231,16 @@ class Server:
                 logger.exception("Metrics could not be added up this time")
 
 
-def _import_doors() -> tuple[StartDoors, list[DoorOffer], list[ListenerOffer], list[BackgroundOffer]]:
-    """Import all doors; return the function that opens those of HTTP, and what plugins offer.
+def _import_endpoints() -> tuple[StartListeners, list[EndpointsOffer], list[ListenerOffer], list[BackgroundOffer]]:
+    """Import all endpoints; return the function that opens those of HTTP, and what plugins offer.
 
     Raises PluginUnavailable: a plugin cannot work in this installation.
     """
-    from torchserve_py.endpoints.http_listeners import start_doors
+    from torchserve_py.endpoints.http_listeners import start_http_listeners
 
-    doors = [offer for plugin in plugins() for offer in plugin.doors()]
+    endpoints = [offer for plugin in plugins() for offer in plugin.endpoints()]
     listeners = [offer for plugin in plugins() for offer in plugin.listeners()]
-    return start_doors, doors, listeners, [offer for plugin in plugins() for offer in plugin.background()]
+    return start_http_listeners, endpoints, listeners, [offer for plugin in plugins() for offer in plugin.background()]
 
 
 async def _say_started(server: Server) -> None:

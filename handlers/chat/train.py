@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-THINGS = ["cat", "dog", "car", "house", "boat", "door", "hat", "cup", "ball", "book", "tree", "bird"]
+THINGS = ["cat", "dog", "car", "house", "boat", "endpoint", "hat", "cup", "ball", "book", "tree", "bird"]
 COLOURS = ["red", "blue", "green", "black", "white", "pink"]
 FACTS = [f"{thing}={colour}" for thing in THINGS for colour in COLOURS]
 END, USER, BOT, UNKNOWN = "<end>", "<user>", "<bot>", "<unknown>"

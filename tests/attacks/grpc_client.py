@@ -14,9 +14,9 @@ from torchserve_py.net.http2 import frames
 INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 
 
-def address_of(server: RunningServer, door: str = "grpc_inference_port") -> tuple[str, int]:
-    """Where a door of gRPC listens; its port is one of those that are free."""
-    line = next(line for line in server.log().splitlines() if f"{door}: listening at" in line)
+def address_of(server: RunningServer, endpoint: str = "grpc_inference_port") -> tuple[str, int]:
+    """Where an endpoint of gRPC listens; its port is one of those that are free."""
+    line = next(line for line in server.log().splitlines() if f"{endpoint}: listening at" in line)
     host, port = line.rpartition("//")[2].split(":")
     return host, int(port)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from tests.chaos.doors import TORN, UNHEARD, UNREACHED, Door, Doors, Server
+from tests.chaos.endpoints import TORN, UNHEARD, UNREACHED, Endpoint, HttpListeners, Server
 from tests.chaos.ledger import Contradiction, Ledger
 
 #: How long a request may take to be answered, whatever happens (seconds).
@@ -162,27 +162,32 @@ class Sender:
     """Sends steps to one of several servers.
 
     Args:
-        doors: What sends them.
+        endpoints: What sends them.
         proxy: What statuses mean that a proxy before the servers answers itself, without a cause.
     """
 
     def __init__(
         self,
-        doors: Doors,
+        endpoints: HttpListeners,
         tally: Tally,
         proxy: Mapping[int, Result] = MappingProxyType({}),
     ) -> None:
-        self._doors = doors
+        self._endpoints = endpoints
         self._proxy = proxy
         self._tally = tally
 
     @property
     def servers(self) -> Sequence[Server]:
         """Where steps may go."""
-        return self._doors.servers
+        return self._endpoints.servers
 
     async def send(
-        self, step: Step, ledger: Ledger, server: int, patience: float = ANSWER_LIMIT, door: Door = Door.HTTP
+        self,
+        step: Step,
+        ledger: Ledger,
+        server: int,
+        patience: float = ANSWER_LIMIT,
+        endpoint: Endpoint = Endpoint.HTTP,
     ) -> Attempt:
         """Send a step once, and say what came of it.
 
@@ -194,11 +199,11 @@ class Sender:
         self._tally.requests += 1
         markers = f"{'start ' if step.starts else ''}{f'end by {step.ends} ' if step.ends else ''}"
         name = f"id {step.request_id}" if step.incarnation is None else f"{step.incarnation.name} {step.number}"
-        about = f"to {server}{'' if door is Door.HTTP else f' by {door}'}, {step.token}, {name} {markers}"
+        about = f"to {server}{'' if endpoint is Endpoint.HTTP else f' by {endpoint}'}, {step.token}, {name} {markers}"
         ledger.note(f"-> {about}sleep {step.sleep:.1f} fail {step.fail} stream {step.stream}")
         try:
             async with asyncio.timeout(patience):
-                attempt = await self.attempt(step, ledger.sequence, server, door)
+                attempt = await self.attempt(step, ledger.sequence, server, endpoint)
         except TimeoutError:
             attempt = Attempt(Result.GAVE_UP)
         ledger.note(f"<- {about}{attempt}")
@@ -206,7 +211,9 @@ class Sender:
         self._tally.outcomes[name] += 1
         if attempt.result is Result.GAVE_UP and patience == ANSWER_LIMIT:
             raise Contradiction(f"no answer within {ANSWER_LIMIT:.0f} s")
-        is_known = (attempt.status, attempt.cause) in KNOWN or (door is not Door.HTTP and attempt.cause in KNOWN_CAUSES)
+        is_known = (attempt.status, attempt.cause) in KNOWN or (
+            endpoint is not Endpoint.HTTP and attempt.cause in KNOWN_CAUSES
+        )
         if attempt.status not in {0, 200} and not is_known:
             raise Contradiction(f"an answer that is not documented here: {attempt}")
         self._was_active(ledger, server, attempt)
@@ -227,13 +234,13 @@ class Sender:
             ledger.active_until = now
             ledger.holder = server
 
-    async def attempt(self, step: Step, sequence: str, server: int, door: Door = Door.HTTP) -> Attempt:
+    async def attempt(self, step: Step, sequence: str, server: int, endpoint: Endpoint = Endpoint.HTTP) -> Attempt:
         """Send a step once, and say what came of it; nobody counts it.
 
         Raises:
             Contradiction: The answer contradicts the documentation in its form.
         """
-        reply = await self._doors.send(server, door, sequence, step.body, step.said)
+        reply = await self._endpoints.send(server, endpoint, sequence, step.body, step.said)
         if reply.status in {UNREACHED, UNHEARD}:
             return Attempt(Result.UNREACHED if reply.status == UNREACHED else Result.UNHEARD)
         request_id, incarnation = reply.headers.get("ts_request_id"), reply.headers.get("ts_sequence_token")

@@ -22,7 +22,7 @@ from tests.chaos.attempts import Sender, Tally
 from tests.chaos.clients import SETTLE_LIMIT, Client
 from tests.chaos.copies import Copier, told
 from tests.chaos.disasters import SERVERS, Disasters
-from tests.chaos.doors import Doors
+from tests.chaos.endpoints import HttpListeners
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 
@@ -85,7 +85,7 @@ async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
     stopping = asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session:
-        sender = Sender(Doors(disasters.addresses, session), tally)
+        sender = Sender(HttpListeners(disasters.addresses, session), tally)
         copier = Copier(sender, tally, disasters.timeline)
         clients = [Client(f"c{number}", sender, tally, disasters.timeline, copier) for number in range(CLIENTS)]
         watching = asyncio.create_task(disasters.timeline.watch())

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.chaos.attempts import Attempt, Incarnation, Result, Sender, Step, Tally
 from tests.chaos.copies import Copier
-from tests.chaos.doors import Door
+from tests.chaos.endpoints import Endpoint
 from tests.chaos.ledger import Contradiction, Ledger, Status
 from tests.chaos.timeline import Timeline
 
@@ -167,7 +167,7 @@ class Client:
         await self._settle(step)
 
     async def _repeat(self) -> None:
-        """Ask for an answer again, by any door: it is the same, and nothing is applied."""
+        """Ask for an answer again, by any endpoint: it is the same, and nothing is applied."""
         named = [(step, answer) for step, answer in self._answers if step.has_name]
         if len(self._answers) > 1:  # to send the first step again may begin anew, if the sequence is over
             first = self._answers[0][0]
@@ -175,12 +175,14 @@ class Client:
         if not named or self._ledger.ghosts:
             return
         step, answer = random.choice(named)
-        doors = [Door.HTTP, *self._sender.servers[self._server].doors]
-        # The same text is another body by another door: with an id only, the first step would begin anew.
-        door = Door.HTTP if step.number is None and step is self._answers[0][0] else random.choice(doors)
-        attempt = await self._sender.send(step, self._ledger, self._server, door=door)
+        endpoints = [Endpoint.HTTP, *self._sender.servers[self._server].endpoints]
+        # The same text is another body by another endpoint: with an id only, the first step would begin anew.
+        endpoint = Endpoint.HTTP if step.number is None and step is self._answers[0][0] else random.choice(endpoints)
+        attempt = await self._sender.send(step, self._ledger, self._server, endpoint=endpoint)
         is_kept = any(step is each for each, _ in self._answers[-KEPT:])
-        if door is Door.HTTP and (attempt.cause == "step_differs" or (attempt.cause == "step_applied" and is_kept)):
+        if endpoint is Endpoint.HTTP and (
+            attempt.cause == "step_differs" or (attempt.cause == "step_applied" and is_kept)
+        ):
             raise Contradiction(f"the answer to {step.token} is not kept: {attempt}")
         if attempt.result is Result.ANSWERED and attempt.tokens != answer:
             raise Contradiction(f"the answer to {step.token} was {answer}, repeated it is {attempt.tokens}")

@@ -1,4 +1,5 @@
-"""Copies of requests that come late: minutes later, after the end, in the next incarnation, by another server or door.
+"""Copies of requests that come late: minutes later, after the end, in the next incarnation, by another server or
+endpoint.
 
 Only steps with numbers are copied, and only once their fate is decided: their incarnation is over, or it has a step
 with the same number that was acknowledged. From then on no copy may be applied, whatever it says besides, and its
@@ -12,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tests.chaos.attempts import ANSWER_LIMIT, Attempt, Incarnation, Result, Sender, Step, Tally
-from tests.chaos.doors import Door
+from tests.chaos.endpoints import Endpoint
 from tests.chaos.ledger import ELSEWHERE, Contradiction, Ledger
 from tests.chaos.timeline import Timeline
 
@@ -80,19 +81,19 @@ class Copier:
             Contradiction: The answer cannot be.
         """
         server = random.randrange(len(self._sender.servers))
-        door = random.choice([Door.HTTP, *self._sender.servers[server].doors])
+        endpoint = random.choice([Endpoint.HTTP, *self._sender.servers[server].endpoints])
         copy = replace(step, sleep=step.sleep)
         if has_other_body := random.random() < 0.25:
             copy.token = f"{step.token}-other"
         if step.number == 1:
             copy.starts = random.random() < 0.5
-        about = f"copy of {step.token} ({incarnation.name} {step.number}) {late:.1f} s late to {server} by {door}"
+        about = f"copy of {step.token} ({incarnation.name} {step.number}) {late:.1f} s late to {server} by {endpoint}"
         about += f"{' start' if copy.starts else ''}{', other body' if has_other_body else ''}"
         ledger.note(f"-> {about}")
         ledger.copied_at = time.monotonic()
         try:
             async with asyncio.timeout(ANSWER_LIMIT):
-                attempt = await self._sender.attempt(copy, ledger.sequence, server, door)
+                attempt = await self._sender.attempt(copy, ledger.sequence, server, endpoint)
         except TimeoutError:
             raise Contradiction(f"{about}: no answer within {ANSWER_LIMIT:.0f} s") from None
         finally:
@@ -101,7 +102,7 @@ class Copier:
             ledger.worked()
         ledger.note(f"<- {about}: {attempt}")
         self._tally.copies[f"{attempt.status} {attempt.cause}".strip() if attempt.status else str(attempt.result)] += 1
-        is_same = None if door is not Door.HTTP and not has_other_body else not has_other_body
+        is_same = None if endpoint is not Endpoint.HTTP and not has_other_body else not has_other_body
         if why := what_contradicts(step, incarnation, attempt, is_same=is_same):
             raise Contradiction(f"{about} gets {attempt}: {why}")
         return not _is_silent(attempt)
@@ -119,7 +120,8 @@ def what_contradicts(step: Step, incarnation: Incarnation, attempt: Attempt, *, 
     """Say what is wrong with the answer to a copy; "" if nothing is.
 
     Args:
-        is_same: Whether the copy has the same body as the step; None if the same text came by another door, which may
+        is_same: Whether the copy has the same body as the step; None if the same text came by another endpoint, which
+        may
             be another body.
     """
     if _is_silent(attempt):

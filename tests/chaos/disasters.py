@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import requests
-from tests.chaos.doors import Server
+from tests.chaos.endpoints import Server
 from tests.chaos.timeline import Timeline
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually
 from tests.ports import free_ports

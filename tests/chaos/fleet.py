@@ -22,7 +22,7 @@ from tests.chaos.attempts import Result, Sender
 from tests.chaos.clients import SETTLE_LIMIT, Client
 from tests.chaos.copies import Copier
 from tests.chaos.disasters import Disasters, Event
-from tests.chaos.doors import Doors, Server
+from tests.chaos.endpoints import HttpListeners, Server
 from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
@@ -105,7 +105,7 @@ async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Repor
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session,
         AsyncClient(url, patience=PATIENCE) as client,
     ):
-        sender = Sender(Doors([Server(url)], session), report.tally, ANSWERS[type(fleet.proxy)])
+        sender = Sender(HttpListeners([Server(url)], session), report.tally, ANSWERS[type(fleet.proxy)])
         copier = Copier(sender, report.tally, fleet.timeline)
         names = [f"c{number}" for number in range(report.clients)]
         clients = [BusyClient(name, sender, report.tally, fleet.timeline, copier) for name in names]

@@ -27,7 +27,7 @@ from tests.chaos.attempts import Sender, Step
 from tests.chaos.clients import SETTLE_LIMIT
 from tests.chaos.copies import Copier
 from tests.chaos.disasters import Event
-from tests.chaos.doors import Doors, Server
+from tests.chaos.endpoints import HttpListeners, Server
 from tests.chaos.fleet import ANSWERS, CONFIG, IDLE_LIMIT, LIMITS, MODELS, BusyClient, Fleet, command, survive
 from tests.chaos.ledger import Ledger
 from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
@@ -198,7 +198,7 @@ async def _run(fleet: RollingFleet, report: chaos.Report, sessions: live_session
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session,
         AsyncClient(url, patience=PATIENCE) as client,
     ):
-        sender = Sender(Doors([Server(url)], session), report.tally, ANSWERS[type(fleet.proxy)])
+        sender = Sender(HttpListeners([Server(url)], session), report.tally, ANSWERS[type(fleet.proxy)])
         copier = NoCopies(sender, report.tally, fleet.timeline)
         names = [f"c{number}" for number in range(report.clients)]
         clients = [UnhurriedClient(name, sender, report.tally, fleet.timeline, copier) for name in names]

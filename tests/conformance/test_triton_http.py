@@ -1,4 +1,4 @@
-"""tritonclient over HTTP, with and without asyncio, and httpx with httpx-sse: unmodified clients of the REST door."""
+"""tritonclient over HTTP, with and without asyncio, and httpx with httpx-sse: unmodified clients over REST."""
 
 import json
 from collections.abc import Iterator

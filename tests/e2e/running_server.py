@@ -110,7 +110,7 @@ class RunningServer:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(self) -> None:
-        """Start, and wait until the doors are open."""
+        """Start, and wait until the endpoints are open."""
         self.launch()
         eventually(self._is_open, "the server says that it has started")
 

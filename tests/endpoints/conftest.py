@@ -1,4 +1,4 @@
-"""Real HTTP against doors with a fake model registry behind them."""
+"""Real HTTP against endpoints with a fake model registry behind them."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from tests.endpoints.fakes import FakeMetrics, RawConnection, make_settings
 
 from torchserve_py.base.settings.addresses import Address
 from torchserve_py.base.settings.table import Settings
-from torchserve_py.endpoints.http_listeners import Doors, start_doors
+from torchserve_py.endpoints.http_listeners import HttpListeners, start_http_listeners
 from torchserve_py.endpoints.token_authorization import KEY_FILE
 from torchserve_py.ops.keys.server_keys import open_keys
 from torchserve_py.plugins import plugins
 from torchserve_py.server import PROTECTION
 
 
-async def open_doors(
+async def open_endpoints(
     settings: Settings, registry: FakeServing, metrics: FakeMetrics, key_file: Path = Path(KEY_FILE)
-) -> Doors:
-    """Open the doors of a server."""
-    offers = [offer for plugin in plugins() for offer in plugin.doors()]
+) -> HttpListeners:
+    """Open the endpoints of a server."""
+    offers = [offer for plugin in plugins() for offer in plugin.endpoints()]
     tokens = None if settings.disable_token_authorization else open_keys(settings, key_file)
-    return await start_doors(settings, registry, metrics, offers, tokens, PROTECTION)  # type: ignore[arg-type]
+    return await start_http_listeners(settings, registry, metrics, offers, tokens, PROTECTION)  # type: ignore[arg-type]
 
 
-class OpenDoors:
-    """Open doors, and what a test needs to talk to them and to look behind them."""
+class OpenEndpoints:
+    """Open endpoints, and what a test needs to talk to them and to look behind them."""
 
-    def __init__(self, doors: Doors, registry: FakeServing, metrics: FakeMetrics, key_file: Path) -> None:
-        self.doors = doors
+    def __init__(self, endpoints: HttpListeners, registry: FakeServing, metrics: FakeMetrics, key_file: Path) -> None:
+        self.endpoints = endpoints
         self.registry = registry
         self.metrics = metrics
         self.key_file = key_file
         self.client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20), auto_decompress=False)
 
-    def address(self, door: str = "inference") -> Address:
-        return self.doors.addresses[f"{door}_address"]
+    def address(self, endpoint: str = "inference") -> Address:
+        return self.endpoints.addresses[f"{endpoint}_address"]
 
-    async def request(self, method: str, target: str, *, door: str = "inference", **more: Any) -> Answer:
-        async with self.client.request(method, f"{self.address(door)}{target}", **more) as response:
+    async def request(self, method: str, target: str, *, endpoint: str = "inference", **more: Any) -> Answer:
+        async with self.client.request(method, f"{self.address(endpoint)}{target}", **more) as response:
             return Answer(response.status, response.headers, await response.read())
 
-    async def raw(self, data: bytes, *, door: str = "inference") -> RawConnection:
-        address = self.address(door)
+    async def raw(self, data: bytes, *, endpoint: str = "inference") -> RawConnection:
+        address = self.address(endpoint)
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(data)
         return RawConnection(reader, writer)
@@ -67,31 +67,31 @@ class Answer:
         return json.loads(self.body)
 
 
-Start = Callable[..., Awaitable[OpenDoors]]
+Start = Callable[..., Awaitable[OpenEndpoints]]
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Open doors with settings of the test's choice."""
-    opened: list[OpenDoors] = []
+    """Open endpoints with settings of the test's choice."""
+    opened: list[OpenEndpoints] = []
 
-    async def run(registry: FakeServing | None = None, **settings: Any) -> OpenDoors:
+    async def run(registry: FakeServing | None = None, **settings: Any) -> OpenEndpoints:
         registry = registry or FakeServing()
         registry.store = tmp_path
         metrics = FakeMetrics()
         key_file = tmp_path / "key_file.json"
-        doors = await open_doors(make_settings(tmp_path, **settings), registry, metrics, key_file)
-        opened.append(OpenDoors(doors, registry, metrics, key_file))
+        endpoints = await open_endpoints(make_settings(tmp_path, **settings), registry, metrics, key_file)
+        opened.append(OpenEndpoints(endpoints, registry, metrics, key_file))
         return opened[-1]
 
     yield run
     for serving in opened:
         await serving.client.close()
         async with asyncio.timeout(60):
-            await serving.doors.close()
+            await serving.endpoints.close()
 
 
 @pytest.fixture
-async def serving(start: Start) -> OpenDoors:
-    """Open doors with one model, ``noop``, that answers with what it was sent."""
+async def serving(start: Start) -> OpenEndpoints:
+    """Open endpoints with one model, ``noop``, that answers with what it was sent."""
     return await start()

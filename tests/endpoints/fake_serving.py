@@ -186,7 +186,7 @@ class FakeModel:
 
     @property
     def served(self) -> ServedModel:
-        """What doors see: the same value until the test changes the model."""
+        """What endpoints see: the same value until the test changes the model."""
         value = ServedModel(
             id=self.id,
             name=self.name,

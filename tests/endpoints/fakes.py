@@ -1,4 +1,4 @@
-"""Settings, metrics and raw connections for the tests of doors."""
+"""Settings, metrics and raw connections for the tests of endpoints."""
 
 import asyncio
 from collections import Counter

@@ -8,7 +8,7 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
-from tests.endpoints.conftest import OpenDoors
+from tests.endpoints.conftest import OpenEndpoints
 from tests.endpoints.fake_serving import FakeModel, Submitted
 from tests.endpoints.fakes import RawConnection
 
@@ -25,7 +25,7 @@ def predict(body: bytes = b"", *headers: bytes, line: bytes = b"POST /prediction
 CHUNKED = predict()[:-2].replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"\r\n1\r\na\r\n0\r\n\r\n"
 
 
-def served(serving: OpenDoors, connection: RawConnection) -> HttpConnection:
+def served(serving: OpenEndpoints, connection: RawConnection) -> HttpConnection:
     """The server's end of a connection."""
     address = connection.writer.get_extra_info("sockname")
     ends = [end for end in _connections(serving) if end.peer == address]
@@ -33,16 +33,16 @@ def served(serving: OpenDoors, connection: RawConnection) -> HttpConnection:
     return ends[0]
 
 
-def _connections(serving: OpenDoors) -> list[HttpConnection]:
-    return [end for server in serving.doors._servers for end in server.connections]
+def _connections(serving: OpenEndpoints) -> list[HttpConnection]:
+    return [end for server in serving.endpoints._servers for end in server.connections]
 
 
-async def over(serving: OpenDoors, others: set[asyncio.Task[Any]]) -> None:
+async def over(serving: OpenEndpoints, others: set[asyncio.Task[Any]]) -> None:
     """Wait until the server has no connection, and no task but these: what clients did is then recorded."""
     await until(lambda: not _connections(serving) and asyncio.all_tasks() <= others)
 
 
-async def taken(serving: OpenDoors, connection: RawConnection) -> None:
+async def taken(serving: OpenEndpoints, connection: RawConnection) -> None:
     """Wait until the server has read all that was sent on a connection."""
     await connection.writer.drain()
     transport = served(serving, connection)._transport
@@ -75,7 +75,7 @@ async def body_of(connection: RawConnection, status: int = 200) -> bytes:
     return body
 
 
-async def opened(serving: OpenDoors) -> RawConnection:
+async def opened(serving: OpenEndpoints) -> RawConnection:
     """A connection that the server has accepted."""
     connection = await serving.raw(b"")
     address = connection.writer.get_extra_info("sockname")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 import pytest
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 from tests.endpoints.raw_requests import (
     CHUNKED,
@@ -77,7 +77,7 @@ REQUESTS = {
     "unknown model": predict(b"a", line=b"POST /predictions/foo HTTP/1.1"),
     "unknown version": predict(b"a", line=b"POST /predictions/noop/9 HTTP/1.1"),
     "unknown path": predict(b"a", line=b"POST /nothing HTTP/1.1"),
-    "other door": predict(b'{"x": 1}', line=b"POST /invocations HTTP/1.1"),
+    "other endpoint": predict(b'{"x": 1}', line=b"POST /invocations HTTP/1.1"),
     "ping": PING,
     "too large": predict(bytes(2000)),
     "options": predict(line=b"OPTIONS /predictions/noop HTTP/1.1"),
@@ -112,7 +112,7 @@ class Arrival(Enum):
     BODY_BEHIND = "the last byte, be it of the body, in a read of its own"
 
 
-async def exchange(serving: OpenDoors, data: bytes, arrival: Arrival) -> bytes:
+async def exchange(serving: OpenEndpoints, data: bytes, arrival: Arrival) -> bytes:
     """Everything that is answered to one request and the closing one behind it."""
     connection = await opened(serving)
     pieces = {Arrival.WHOLE: len(data), Arrival.HEAD_IN_PIECES: 20}.get(arrival, len(data) - 1)

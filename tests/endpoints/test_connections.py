@@ -5,13 +5,13 @@ import json
 import time
 
 import pytest
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fakes import RawConnection
 
 REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-async def answered(serving: OpenDoors) -> RawConnection:
+async def answered(serving: OpenEndpoints) -> RawConnection:
     connection = await serving.raw(REQUEST)
     assert (await connection.head()).startswith("http/1.1 200 ")
     await connection.reader.readuntil(b"}\n")
@@ -49,7 +49,7 @@ async def test_one_connection_too_many_is_told_so_and_room_is_given_back(
 async def test_the_other_listeners_have_room_of_their_own(start: Start) -> None:
     serving = await start(max_connections=1)
     held = await answered(serving)
-    assert (await serving.request("GET", "/models", door="management")).status == 200
+    assert (await serving.request("GET", "/models", endpoint="management")).status == 200
     await held.close()
 
 
@@ -62,8 +62,8 @@ async def test_management_has_room_when_strangers_have_taken_all_that_is_shared(
     refused = await serving.raw(b"")
     assert (await refused.head()).startswith("http/1.1 503 ")
     assert "file descriptors" in json.loads(await refused.rest())["message"]
-    assert (await serving.request("GET", "/models", door="management")).status == 200
-    assert (await serving.request("GET", "/metrics", door="metrics")).status == 200
+    assert (await serving.request("GET", "/models", endpoint="management")).status == 200
+    assert (await serving.request("GET", "/metrics", endpoint="metrics")).status == 200
     for connection in [*held, refused]:
         await connection.close()
 
@@ -112,7 +112,7 @@ async def test_connections_and_what_is_refused_are_metrics(start: Start) -> None
     held = await answered(serving)
     refused = await serving.raw(b"")
     await refused.head()
-    garbage = await serving.raw(b"\x16\x03\x01 no http\r\n\r\n", door="management")
+    garbage = await serving.raw(b"\x16\x03\x01 no http\r\n\r\n", endpoint="management")
     await garbage.head()
     shown = {
         (family.name, each.text): sample.value
@@ -131,7 +131,7 @@ async def test_connections_and_what_is_refused_are_metrics(start: Start) -> None
 async def test_every_answer_of_a_server_that_leaves_closes_its_connection(start: Start) -> None:
     serving = await start()
     idle = await answered(serving)
-    serving.doors.context.start_leaving()
+    serving.endpoints.context.start_leaving()
     idle.writer.write(REQUEST)
     new = await serving.raw(REQUEST)
     for connection in (idle, new):

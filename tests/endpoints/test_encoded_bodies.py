@@ -1,4 +1,4 @@
-"""Compressed bodies: every door whose bodies are parsed undoes their encoding, and refuses the same ones."""
+"""Compressed bodies: every endpoint whose bodies are parsed undoes their encoding, and refuses the same ones."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from backports import zstd
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.apis.openai.openai_keys import OpenAIKeys
@@ -38,7 +38,7 @@ PACKED: tuple[tuple[str, Pack], ...] = (
 
 
 @pytest.fixture
-async def serving(start: Start) -> OpenDoors:
+async def serving(start: Start) -> OpenEndpoints:
     model = FakeModel("m")
     keys = OpenAIKeys.model_validate({"openai": True})
     model.config = replace(model.config, plugin_keys=PluginKeys((keys,)))
@@ -46,7 +46,7 @@ async def serving(start: Start) -> OpenDoors:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_model_gets_the_body_without_its_encoding(serving: OpenDoors, path: str) -> None:
+async def test_the_model_gets_the_body_without_its_encoding(serving: OpenEndpoints, path: str) -> None:
     for encoding, pack in PACKED:
         answer = await serving.request("POST", path, data=pack(BODY), headers={"Content-Encoding": encoding})
         assert answer.status == 200, (encoding, answer.body)
@@ -56,7 +56,7 @@ async def test_the_model_gets_the_body_without_its_encoding(serving: OpenDoors, 
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_every_door_refuses_the_same_bodies(serving: OpenDoors, path: str) -> None:
+async def test_every_endpoint_refuses_the_same_bodies(serving: OpenEndpoints, path: str) -> None:
     refused: tuple[tuple[str, bytes, int], ...] = (
         ("br", BODY, 415),
         ("gzip, zstd", BODY, 415),
@@ -73,7 +73,7 @@ async def test_every_door_refuses_the_same_bodies(serving: OpenDoors, path: str)
     assert serving.registry.model.calls == []
 
 
-async def test_torchserves_paths_pass_bodies_on_as_they_were_sent(serving: OpenDoors) -> None:
+async def test_torchserves_paths_pass_bodies_on_as_they_were_sent(serving: OpenEndpoints) -> None:
     packed = gzip.compress(BODY)
     for path in ("/predictions/m", "/explanations/m/1.0", "/m/predict", "/models/m/invoke"):
         answer = await serving.request("POST", path, data=packed, headers={"Content-Encoding": "gzip"})

@@ -12,7 +12,7 @@ from torchserve_py.base.logs import access_log
 from torchserve_py.endpoints import ended_requests
 from torchserve_py.endpoints.http_request import Application, HttpRequest
 from torchserve_py.endpoints.responses import ALREADY_SENT, AlreadySent, Answer
-from torchserve_py.endpoints.routing import DoorContext, PathValues, Route
+from torchserve_py.endpoints.routing import EndpointContext, PathValues, Route
 from torchserve_py.net.http1.http_connection import HttpConnection
 from torchserve_py.net.http1.http_server import HttpServer
 from torchserve_py.net.http1.request import Request
@@ -23,7 +23,7 @@ class Answering:
 
     def __init__(self, tmp_path: Path) -> None:
         self.metrics = FakeMetrics()
-        self.context = DoorContext(make_settings(tmp_path, access_log=True), FakeServing(), self.metrics, None)  # type: ignore[arg-type]
+        self.context = EndpointContext(make_settings(tmp_path, access_log=True), FakeServing(), self.metrics, None)  # type: ignore[arg-type]
         routes = [Route("/whole", lambda request, values: Answer(200, b"whole")), Route("/stream", self.stream)]
         self.connection = HttpConnection(HttpServer(Application(self.context, routes), LIMITS))
         self.connection.connection_made(FakeTransport())

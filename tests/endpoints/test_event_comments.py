@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.apis.openai.openai_keys import OpenAIKeys
@@ -20,7 +20,7 @@ STREAMS = pytest.mark.parametrize(("path", "body"), [CHAT, RESPONSE, GENERATE, I
 
 
 @pytest.fixture
-async def serving(start: Start) -> OpenDoors:
+async def serving(start: Start) -> OpenEndpoints:
     model = FakeModel("noop")
     keys = OpenAIKeys.model_validate({"openai": True})
     model.config = replace(model.config, plugin_keys=PluginKeys((keys,)))
@@ -28,7 +28,7 @@ async def serving(start: Start) -> OpenDoors:
     return await start(FakeServing([model]), event_comment_interval=1)
 
 
-async def asked(serving: OpenDoors) -> Submitted:
+async def asked(serving: OpenEndpoints) -> Submitted:
     calls = serving.registry.model.calls
     async with asyncio.timeout(60):
         while not calls:
@@ -37,7 +37,7 @@ async def asked(serving: OpenDoors) -> Submitted:
 
 
 @STREAMS
-async def test_comments_come_until_the_first_event(serving: OpenDoors, path: str, body: dict[str, object]) -> None:
+async def test_comments_come_until_the_first_event(serving: OpenEndpoints, path: str, body: dict[str, object]) -> None:
     async with serving.client.post(f"{serving.address()}{path}", json=body) as response:
         call = await asked(serving)
         assert response.status == 200
@@ -54,7 +54,7 @@ async def test_comments_come_until_the_first_event(serving: OpenDoors, path: str
 
 @STREAMS
 async def test_a_whole_answer_and_a_failure_are_events_then(
-    serving: OpenDoors, path: str, body: dict[str, object]
+    serving: OpenEndpoints, path: str, body: dict[str, object]
 ) -> None:
     async with serving.client.post(f"{serving.address()}{path}", json=body) as response:
         (await asked(serving)).part(b"data: only\n\n")
@@ -68,7 +68,7 @@ async def test_a_whole_answer_and_a_failure_are_events_then(
     assert "error" in json.loads(rest.removeprefix(b"data: "))
 
 
-async def test_other_requests_wait_for_their_status(serving: OpenDoors) -> None:
+async def test_other_requests_wait_for_their_status(serving: OpenEndpoints) -> None:
     body = {"model": "noop", "messages": []}
     answer = asyncio.ensure_future(serving.request("POST", CHAT[0], json=body))
     call = await asked(serving)
@@ -77,7 +77,7 @@ async def test_other_requests_wait_for_their_status(serving: OpenDoors) -> None:
     assert (await answer).status == 504
 
 
-async def test_a_client_that_leaves_ends_them(serving: OpenDoors) -> None:
+async def test_a_client_that_leaves_ends_them(serving: OpenEndpoints) -> None:
     async with serving.client.post(f"{serving.address()}{CHAT[0]}", json=CHAT[1]) as response:
         await asked(serving)
         assert await response.content.readline() == b":\n"
@@ -85,7 +85,7 @@ async def test_a_client_that_leaves_ends_them(serving: OpenDoors) -> None:
         await serving.registry.model.cancelled.wait()
 
 
-async def test_a_stream_whose_first_event_is_there_at_once_gets_none(serving: OpenDoors) -> None:
+async def test_a_stream_whose_first_event_is_there_at_once_gets_none(serving: OpenEndpoints) -> None:
     serving.registry.model.behave = lambda call: call.part(b"data: first\n\n", more=True)
     async with serving.client.post(f"{serving.address()}{CHAT[0]}", json=CHAT[1]) as response:
         call = await asked(serving)

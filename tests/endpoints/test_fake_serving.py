@@ -1,4 +1,4 @@
-"""The fake that doors are tested against has the interface of the real one."""
+"""The fake that endpoints are tested against has the interface of the real one."""
 
 import inspect
 
@@ -12,7 +12,7 @@ NAMES = [name for name in vars(Serving) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not isinstance(vars(Serving)[name], property)])
-def test_the_fake_and_the_registry_take_what_doors_give(name: str) -> None:
+def test_the_fake_and_the_registry_take_what_endpoints_give(name: str) -> None:
     wanted = inspect.signature(getattr(Serving, name), eval_str=True)
     for implementation in (FakeServing, ModelRegistry):
         method = getattr(implementation, name)

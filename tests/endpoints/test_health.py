@@ -17,7 +17,7 @@ async def test_ping(serving):
 
 async def test_live_whatever_the_models_do(serving):
     serving.registry.is_healthy = serving.registry.is_startup_ready = False
-    serving.doors.context.start_draining()
+    serving.endpoints.context.start_draining()
     assert (await serving.request("GET", "/live")).status == 200
 
 
@@ -46,7 +46,7 @@ async def test_not_ready_when_a_start_up_model_could_not_be_loaded(serving):
 
 
 async def test_not_ready_while_shutting_down(serving):
-    serving.doors.context.start_draining()
+    serving.endpoints.context.start_draining()
     answer = await serving.request("GET", "/ready")
     assert answer.status == 503
     assert answer.json()["reasons"] == ["The server is shutting down."]
@@ -54,18 +54,18 @@ async def test_not_ready_while_shutting_down(serving):
 
 async def test_a_server_that_leaves_is_not_ready_and_serves_as_ever(start):
     serving = await start(drain_delay=7)
-    serving.doors.context.drain = serving.doors.context.start_leaving
-    asked = await serving.request("POST", "/drain", door="management")
+    serving.endpoints.context.drain = serving.endpoints.context.start_leaving
+    asked = await serving.request("POST", "/drain", endpoint="management")
     assert (asked.status, "7 s" in asked.json()["status"]) == (202, True)
     for path in ("/ready", "/v2/health/ready"):
         assert (await serving.request("GET", path)).status != 200
     assert (await serving.request("POST", "/predictions/noop", data=b"x")).status == 200
-    assert not serving.doors.context.is_draining
+    assert not serving.endpoints.context.is_draining
 
 
 async def test_draining_needs_the_management_key(start):
     serving = await start(disable_token_authorization=False)
-    assert (await serving.request("POST", "/drain", door="management")).status == 400
+    assert (await serving.request("POST", "/drain", endpoint="management")).status == 400
 
 
 async def test_longer_paths_are_unknown(serving):

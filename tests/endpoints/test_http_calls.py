@@ -5,7 +5,7 @@ import json
 import socket
 
 import pytest
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fakes import RawConnection
 from tests.endpoints.raw_requests import (
     CHUNKED,
@@ -23,7 +23,7 @@ from tests.endpoints.raw_requests import (
 from torchserve_py.endpoints import http_listeners
 
 
-async def test_a_connection_answers_one_request_after_the_other(serving: OpenDoors) -> None:
+async def test_a_connection_answers_one_request_after_the_other(serving: OpenEndpoints) -> None:
     connection = await opened(serving)
     for number in range(50):
         connection.writer.write(predict(b"%d" % number))
@@ -36,7 +36,7 @@ async def test_a_connection_answers_one_request_after_the_other(serving: OpenDoo
     assert serving.metrics.counts == (51, 0, 0)
 
 
-async def test_a_request_behind_a_late_body_is_answered(serving: OpenDoors) -> None:
+async def test_a_request_behind_a_late_body_is_answered(serving: OpenEndpoints) -> None:
     data = predict(b"one")
     connection = await opened(serving)
     connection.writer.write(data[:-1])
@@ -49,7 +49,7 @@ async def test_a_request_behind_a_late_body_is_answered(serving: OpenDoors) -> N
     await connection.close()
 
 
-async def test_a_body_may_come_in_many_reads(serving: OpenDoors) -> None:
+async def test_a_body_may_come_in_many_reads(serving: OpenEndpoints) -> None:
     connection = await opened(serving)
     large = bytes(range(256)) * 8000
     for _ in range(2):
@@ -70,7 +70,7 @@ async def test_a_body_that_is_too_large_is_refused_at_its_head(start: Start) -> 
     await connection.close()
 
 
-async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving: OpenDoors) -> None:
+async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving: OpenEndpoints) -> None:
     connection = await opened(serving)
     end = served(serving, connection)
     connection.writer.write(predict(b"one")[:-1])
@@ -80,7 +80,7 @@ async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving:
     assert not serving.registry.model.calls
 
 
-async def test_chunks_between_whole_requests(serving: OpenDoors) -> None:
+async def test_chunks_between_whole_requests(serving: OpenEndpoints) -> None:
     connection = await opened(serving)
     for data, body in ((predict(b"x"), b"x"), (CHUNKED, b"a"), (predict(b"y"), b"y")):
         connection.writer.write(data)
@@ -88,7 +88,7 @@ async def test_chunks_between_whole_requests(serving: OpenDoors) -> None:
     await connection.close()
 
 
-async def test_a_client_is_told_to_continue_only_if_it_waits(serving: OpenDoors) -> None:
+async def test_a_client_is_told_to_continue_only_if_it_waits(serving: OpenEndpoints) -> None:
     data = predict(b"body", b"Expect: 100-continue")
     connection = await opened(serving)
     connection.writer.write(data)
@@ -101,7 +101,7 @@ async def test_a_client_is_told_to_continue_only_if_it_waits(serving: OpenDoors)
 
 
 @pytest.mark.parametrize("count", [1, 2, 50])
-async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving: OpenDoors, count: int) -> None:
+async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving: OpenEndpoints, count: int) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"first"))
@@ -122,7 +122,7 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     await connection.close()
 
 
-async def test_requests_behind_a_large_one_are_all_answered(serving: OpenDoors) -> None:
+async def test_requests_behind_a_large_one_are_all_answered(serving: OpenEndpoints) -> None:
     """More than aiohttp parses at once, behind a body for which it stops reading."""
     large = bytes(2_000_000)
     connection = await serving.raw(predict(large) + predict(b"x") * 100)
@@ -132,7 +132,7 @@ async def test_requests_behind_a_large_one_are_all_answered(serving: OpenDoors) 
     await connection.close()
 
 
-async def test_what_follows_the_last_request_is_not_answered(serving: OpenDoors) -> None:
+async def test_what_follows_the_last_request_is_not_answered(serving: OpenEndpoints) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"", CLOSING))
@@ -144,7 +144,7 @@ async def test_what_follows_the_last_request_is_not_answered(serving: OpenDoors)
     assert len(model.calls) == 1
 
 
-async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving: OpenDoors) -> None:
+async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving: OpenEndpoints) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"first"))
@@ -167,7 +167,7 @@ async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving
 
 @pytest.mark.parametrize("behind", [b"", predict(b"x")], ids=["alone", "with-another-behind"])
 @pytest.mark.parametrize("streams", [False, True], ids=["waits", "streams"])
-async def test_a_client_that_leaves_cancels_its_job(serving: OpenDoors, behind: bytes, streams: bool) -> None:
+async def test_a_client_that_leaves_cancels_its_job(serving: OpenEndpoints, behind: bytes, streams: bool) -> None:
     model = serving.registry.model
     model.behave = lambda call: call.part(b"one", more=True) if streams else None
     connection = await serving.raw(predict())
@@ -184,7 +184,7 @@ async def test_a_client_that_leaves_cancels_its_job(serving: OpenDoors, behind: 
     assert len(model.calls) == 1
 
 
-async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_end(serving: OpenDoors) -> None:
+async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_end(serving: OpenEndpoints) -> None:
     model = serving.registry.model
     model.behave = lambda call: call.part(b"first", more=True) if len(model.calls) == 1 else call.part(b"next")
     connection = await serving.raw(predict())
@@ -203,7 +203,7 @@ async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_e
     await connection.close()
 
 
-async def test_the_next_request_waits_for_a_slow_reader(serving: OpenDoors) -> None:
+async def test_the_next_request_waits_for_a_slow_reader(serving: OpenEndpoints) -> None:
     model = serving.registry.model
     large = bytes(range(256)) * 40_000
     model.behave = lambda call: call.part(call.body or large)
@@ -226,7 +226,7 @@ async def test_the_next_request_waits_for_a_slow_reader(serving: OpenDoors) -> N
     await connection.close()
 
 
-async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenDoors) -> None:
+async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenEndpoints) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict())
@@ -235,7 +235,7 @@ async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenD
     connection.writer.write(predict(b"behind"))
     await taken(serving, connection)
     async with asyncio.timeout(60):
-        closing = asyncio.ensure_future(serving.doors.close())
+        closing = asyncio.ensure_future(serving.endpoints.close())
         await until(lambda: end.is_closing)
         assert not closing.done()
         model.calls[0].part(b"done")
@@ -246,7 +246,7 @@ async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenD
 
 @pytest.mark.parametrize("streams", [False, True], ids=["waits", "streams"])
 async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
-    serving: OpenDoors, monkeypatch: pytest.MonkeyPatch, streams: bool
+    serving: OpenEndpoints, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
     monkeypatch.setattr(http_listeners, "_CLOSE_SECONDS", 1000.0)
     model = serving.registry.model
@@ -255,28 +255,30 @@ async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
     await until(lambda: model.calls)
     end = served(serving, connection)
     async with asyncio.timeout(60):
-        closing = asyncio.ensure_future(serving.doors.close())
+        closing = asyncio.ensure_future(serving.endpoints.close())
         await until(lambda: end.is_closing)
         await connection.close()
         await closing
     assert model.cancelled.is_set()
 
 
-async def test_closing_cancels_a_job_that_takes_too_long(serving: OpenDoors, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_cancels_a_job_that_takes_too_long(
+    serving: OpenEndpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_listeners, "_CLOSE_SECONDS", 0.01)
     model = serving.registry.model
     model.behave = lambda call: None
     connection = await serving.raw(predict())
     await until(lambda: model.calls)
     async with asyncio.timeout(60):
-        await serving.doors.close()
+        await serving.endpoints.close()
         await model.cancelled.wait()
     assert await connection.rest() == b""
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["whole", "streams"])
 async def test_a_defect_in_an_answer_is_told_and_concerns_no_other_connection(
-    serving: OpenDoors, caplog: pytest.LogCaptureFixture, more: bool
+    serving: OpenEndpoints, caplog: pytest.LogCaptureFixture, more: bool
 ) -> None:
     model = serving.registry.model
     hold(model, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import uvloop
-from tests.endpoints.conftest import open_doors
+from tests.endpoints.conftest import open_endpoints
 from tests.endpoints.fake_serving import FakeModel, FakeServing
 from tests.endpoints.fakes import ANY_PORT, FakeMetrics, make_settings
 
@@ -29,17 +29,17 @@ async def free_port() -> int:
     return port
 
 
-async def test_three_doors_on_three_addresses(serving):
-    addresses = serving.doors.addresses
+async def test_three_endpoints_on_three_addresses(serving):
+    addresses = serving.endpoints.addresses
     assert set(addresses) == {"inference_address", "management_address", "metrics_address"}
     assert len({address.port for address in addresses.values()}) == 3
-    assert (await serving.request("GET", "/models", door="management")).status == 200
-    assert (await serving.request("GET", "/predictions/noop", door="management")).status == 404
-    assert (await serving.request("GET", "/metrics", door="metrics")).status == 200
-    assert (await serving.request("GET", "/metrics", door="inference")).status == 404
+    assert (await serving.request("GET", "/models", endpoint="management")).status == 200
+    assert (await serving.request("GET", "/predictions/noop", endpoint="management")).status == 404
+    assert (await serving.request("GET", "/metrics", endpoint="metrics")).status == 200
+    assert (await serving.request("GET", "/metrics", endpoint="inference")).status == 404
 
 
-async def test_doors_with_one_address_share_a_listener(start):
+async def test_endpoints_with_one_address_share_a_listener(start):
     address = replace(ANY_PORT, port=await free_port())
     models = FakeServing([FakeModel("noop", "1.0"), FakeModel("noop", "2.0")])
     serving = await start(models, inference_address=address, management_address=address, metrics_address=address)
@@ -51,7 +51,7 @@ async def test_doors_with_one_address_share_a_listener(start):
 
 async def test_metrics_can_be_off(start):
     serving = await start(enable_metrics_api=False)
-    assert "metrics_address" not in serving.doors.addresses
+    assert "metrics_address" not in serving.endpoints.addresses
 
 
 async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
@@ -59,7 +59,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
     management = replace(ANY_PORT, port=await free_port())
     settings = make_settings(tmp_path, inference_address=management, management_address=taken)
     with pytest.raises(ListenError) as error:
-        await open_doors(settings, FakeServing(), serving.metrics)
+        await open_endpoints(settings, FakeServing(), serving.metrics)
     assert "management_address" in str(error.value)
     assert str(taken) in str(error.value)
     assert "in use" in str(error.value)
@@ -77,7 +77,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
 )
 async def test_addresses_that_cannot_be_used(tmp_path, serving, address, message):
     with pytest.raises(ListenError, match="inference_address") as error:
-        await open_doors(make_settings(tmp_path, inference_address=address), FakeServing(), serving.metrics)
+        await open_endpoints(make_settings(tmp_path, inference_address=address), FakeServing(), serving.metrics)
     assert message in str(error.value)
 
 
@@ -90,7 +90,7 @@ async def test_unix_sockets(start, tmp_path):
         client.post("http://localhost/predictions/noop", data=b"x") as response,
     ):
         assert await response.read() == b"x"
-    await serving.doors.close()
+    await serving.endpoints.close()
     assert not path.exists()
 
 
@@ -107,7 +107,7 @@ async def test_the_socket_of_a_running_server_is_not_taken_away(start, tmp_path)
     address = Address("unix", path=str(tmp_path / "inference.sock"))
     serving = await start(inference_address=address)
     with pytest.raises(ListenError, match="in use"):
-        await open_doors(make_settings(tmp_path, management_address=address), FakeServing(), serving.metrics)
+        await open_endpoints(make_settings(tmp_path, management_address=address), FakeServing(), serving.metrics)
     _, writer = await asyncio.open_unix_connection(address.path)
     writer.close()
 
@@ -117,7 +117,7 @@ async def test_any_other_file_is_not(tmp_path, serving):
     path.write_text("precious")
     with pytest.raises(ListenError, match="inference_address"):
         settings = make_settings(tmp_path, inference_address=Address("unix", path=str(path)))
-        await open_doors(settings, FakeServing(), serving.metrics)
+        await open_endpoints(settings, FakeServing(), serving.metrics)
     assert path.read_text() == "precious"
 
 
@@ -125,7 +125,7 @@ async def test_closing_ends_idle_connections(serving):
     connection = await serving.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await connection.head()
     async with asyncio.timeout(60):
-        await serving.doors.close()
+        await serving.endpoints.close()
     assert (await connection.rest()).endswith(b"}\n")
 
 
@@ -135,7 +135,7 @@ async def test_closing_lets_an_answer_finish(serving):
     connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
     async with asyncio.timeout(60):
         await model.submitted.wait()
-        closing = asyncio.ensure_future(serving.doors.close())
+        closing = asyncio.ensure_future(serving.endpoints.close())
         await asyncio.sleep(0)
         model.calls[0].part(b"done")
         await closing
@@ -328,8 +328,8 @@ async def test_browsers_may_ask_without_a_token_before_they_call(start):
     cross_origin = {"cors_allowed_origin": "*", "cors_allowed_methods": "POST", "cors_allowed_headers": "authorization"}
     serving = await start(**cross_origin, disable_token_authorization=False)
     asking = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
-    for path, door in (("/predictions/noop", "inference"), ("/models", "management"), ("/metrics", "metrics")):
-        answer = await serving.request("OPTIONS", path, door=door, headers=asking)
+    for path, endpoint in (("/predictions/noop", "inference"), ("/models", "management"), ("/metrics", "metrics")):
+        answer = await serving.request("OPTIONS", path, endpoint=endpoint, headers=asking)
         assert (answer.status, answer.body) == (200, b"")
         assert answer.headers["access-control-allow-methods"] == "POST"
     assert (await serving.request("OPTIONS", "/predictions/noop")).status == 400  # that is no such question
@@ -399,13 +399,13 @@ def test_closing_does_not_wait_for_a_client_that_reads_nothing(tmp_path, monkeyp
     async def close_while_it_reads_nothing() -> None:
         registry = FakeServing()
         registry.model.behave = lambda call: call.part(b"x" * 50_000_000)
-        doors = await open_doors(make_settings(tmp_path), registry, FakeMetrics(), tmp_path / "key_file.json")
-        address = doors.addresses["inference_address"]
+        endpoints = await open_endpoints(make_settings(tmp_path), registry, FakeMetrics(), tmp_path / "key_file.json")
+        address = endpoints.addresses["inference_address"]
         reader, writer = await asyncio.open_connection(address.host, address.port, limit=1000)
         writer.write(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n")
         async with asyncio.timeout(60):
-            await doors.close()
+            await endpoints.close()
         writer.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -419,7 +419,7 @@ async def test_every_address_of_http_may_be_that_of_ipv6_and_clients_keep_theirs
     serving = await start(**dict.fromkeys(HTTP_ADDRESSES, everywhere), access_log=True)
     for name in HTTP_ADDRESSES:
         for host in ("127.0.0.1", "[::1]"):
-            url = f"http://{host}:{serving.doors.addresses[name].port}/ping"
+            url = f"http://{host}:{serving.endpoints.addresses[name].port}/ping"
             async with serving.client.get(url) as answer:
                 assert answer.status in (200, 404)
     access_log.flush()

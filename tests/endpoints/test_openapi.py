@@ -9,8 +9,8 @@ from torchserve_py.version import __version__
 METHODS = {"options", "get", "post", "put", "delete"}
 
 
-async def fetch(serving, path, *, door="inference", method="OPTIONS"):
-    answer = await serving.request(method, path, door=door, headers={"Accept-Encoding": "identity"})
+async def fetch(serving, path, *, endpoint="inference", method="OPTIONS"):
+    answer = await serving.request(method, path, endpoint=endpoint, headers={"Accept-Encoding": "identity"})
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     document = answer.json()
     assert [error.message for error in OpenAPIV30SpecValidator(document).iter_errors()] == []
@@ -136,17 +136,17 @@ LISTENERS = {
 }
 
 
-@pytest.mark.parametrize("door", LISTENERS)
+@pytest.mark.parametrize("endpoint", LISTENERS)
 @pytest.mark.parametrize(
     ("path", "method"), [("/", "OPTIONS"), ("/api-description", "GET"), ("/api-description", "POST")]
 )
-async def test_the_document_of_a_listener(start, door, path, method):
+async def test_the_document_of_a_listener(start, endpoint, path, method):
     serving = await start(disable_token_authorization=False)
-    document = await fetch(serving, path, door=door, method=method)
+    document = await fetch(serving, path, endpoint=endpoint, method=method)
     assert (document["info"]["title"], document["info"]["version"]) == ("TorchServe APIs", "0.12.0")
     assert document["info"]["x-torchserve-py"] == __version__
     described = {where: (each["operationId"], set(each["responses"])) for where, each in operations(document).items()}
-    assert described == LISTENERS[door]
+    assert described == LISTENERS[endpoint]
 
 
 async def test_operations_say_what_they_take_and_give(serving):
@@ -171,13 +171,13 @@ async def test_operations_say_what_they_take_and_give(serving):
     ]
     assert found[("/api-description", "get")]["deprecated"] is True
     assert "deprecated" not in predict
-    metrics = operations(await fetch(serving, "/", door="metrics"))[("/metrics", "get")]
+    metrics = operations(await fetch(serving, "/", endpoint="metrics"))[("/metrics", "get")]
     assert list(metrics["responses"]["200"]["content"]) == ["text/plain; version=0.0.4; charset=utf-8"]
     assert metrics["parameters"][0]["name"] == "name[]"
 
 
 async def test_the_parameters_of_a_registration(serving):
-    found = operations(await fetch(serving, "/", door="management"))
+    found = operations(await fetch(serving, "/", endpoint="management"))
     parameters = {each["name"]: each for each in found[("/models", "post")]["parameters"]}
     assert list(parameters) == [
         "url",
@@ -240,7 +240,7 @@ async def test_options_on_a_predict_path_describes_the_model(serving, path):
 @pytest.mark.parametrize("path", ["/models/noop", "/models/noop/2.0"])
 async def test_options_on_a_managed_model_describes_its_management(start, path):
     serving = await start(FakeServing([FakeModel(), FakeModel("noop", "2.0")]))
-    document = await fetch(serving, path, door="management")
+    document = await fetch(serving, path, endpoint="management")
     assert document["info"]["title"] == "RESTful Management API for: noop"
     assert document["info"]["version"] == "0.12.0"
     assert list(document["paths"]) == [
@@ -251,7 +251,7 @@ async def test_options_on_a_managed_model_describes_its_management(start, path):
 
 
 @pytest.mark.parametrize(
-    ("door", "path", "kind"),
+    ("endpoint", "path", "kind"),
     [
         ("inference", "/predictions/ghost", "ModelNotFoundException"),
         ("inference", "/predictions/noop/9", "ModelVersionNotFoundException"),
@@ -259,15 +259,15 @@ async def test_options_on_a_managed_model_describes_its_management(start, path):
         ("management", "/models/noop/9", "ModelVersionNotFoundException"),
     ],
 )
-async def test_what_is_not_registered_is_not_described(serving, door, path, kind):
-    answer = await serving.request("OPTIONS", path, door=door)
+async def test_what_is_not_registered_is_not_described(serving, endpoint, path, kind):
+    answer = await serving.request("OPTIONS", path, endpoint=endpoint)
     assert (answer.status, answer.json()["type"]) == (404, kind)
 
 
-@pytest.mark.parametrize("door", LISTENERS)
-async def test_the_root_is_for_options_and_for_kserves_clients(serving, door):
-    for method in ("DELETE", "POST") if door == "inference" else ("GET", "POST"):
-        answer = await serving.request(method, "/", door=door)
+@pytest.mark.parametrize("endpoint", LISTENERS)
+async def test_the_root_is_for_options_and_for_kserves_clients(serving, endpoint):
+    for method in ("DELETE", "POST") if endpoint == "inference" else ("GET", "POST"):
+        answer = await serving.request(method, "/", endpoint=endpoint)
         assert (answer.status, answer.json()["type"]) == (405, "MethodNotAllowedException")
 
 
@@ -275,7 +275,7 @@ ANY_METHOD = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 @pytest.mark.parametrize(
-    ("door", "method", "path", "allow"),
+    ("endpoint", "method", "path", "allow"),
     [
         ("inference", "TRACE", "/", "GET, HEAD, OPTIONS"),
         ("inference", "TRACE", "/ping", ANY_METHOD),
@@ -290,8 +290,8 @@ ANY_METHOD = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
         ("metrics", "POST", "/metrics", "GET, HEAD"),
     ],
 )
-async def test_a_method_that_a_path_lacks_is_told_which_it_has(serving, door, method, path, allow):
-    answer = await serving.request(method, path, door=door)
+async def test_a_method_that_a_path_lacks_is_told_which_it_has(serving, endpoint, method, path, allow):
+    answer = await serving.request(method, path, endpoint=endpoint)
     assert (answer.status, answer.headers.get("allow")) == (405, allow)
     assert serving.registry.model.calls == []
 

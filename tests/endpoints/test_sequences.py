@@ -10,7 +10,7 @@ from tests.endpoints.fakes import make_settings
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.call import SequenceRequest
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.sequences import MAX_ID_LENGTH, SequenceHeaders
 from torchserve_py.net.http1.parser import Headers
 
@@ -59,7 +59,7 @@ def test_each_request_without_an_id_begins_another_sequence_and_each_with_one_co
     for _ in range(2):
         named = reader.of(Headers({id_name.lower().encode(): b"mine"}))
         assert named == SequenceRequest("mine", False, False, ((id_name, "mine"),))
-        with pytest.raises(DoorError, match="is not a sequence id"):
+        with pytest.raises(EndpointError, match="is not a sequence id"):
             reader.of(Headers({id_name.lower().encode(): b"a\x01"}))
 
 

@@ -1,4 +1,4 @@
-"""A request that is over: what its door does then is neither sent, nor counted, nor logged."""
+"""A request that is over: what its endpoint does then is neither sent, nor counted, nor logged."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.net.http1.engine import LIMITS, FakeTransport
 from torchserve_py.base.logs import access_log
 from torchserve_py.endpoints.http_request import Application
 from torchserve_py.endpoints.responses import Answer
-from torchserve_py.endpoints.routing import DoorContext, PathValues, Route
+from torchserve_py.endpoints.routing import EndpointContext, PathValues, Route
 from torchserve_py.net.http1.http_connection import HttpConnection
 from torchserve_py.net.http1.http_server import HttpServer
 from torchserve_py.net.http1.request import OVER, WAITING, Request
@@ -27,7 +27,7 @@ class Late:
         self.error = error
         self.stages: list[int] = []
         self.has_ended = asyncio.Event()
-        context = DoorContext(make_settings(tmp_path, access_log=True), FakeServing(), self.metrics, None)  # type: ignore[arg-type]
+        context = EndpointContext(make_settings(tmp_path, access_log=True), FakeServing(), self.metrics, None)  # type: ignore[arg-type]
         server = HttpServer(Application(context, [Route("/late", self.answer)]), LIMITS)
         self.connection = HttpConnection(server)
         self.connection.connection_made(FakeTransport())
@@ -45,7 +45,7 @@ class Late:
 
 
 @pytest.mark.parametrize("error", [None, ValueError("too late")])
-async def test_a_client_that_left_is_logged_once_whatever_its_door_does_then(
+async def test_a_client_that_left_is_logged_once_whatever_its_endpoint_does_then(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception | None
 ) -> None:
     caplog.set_level("INFO")

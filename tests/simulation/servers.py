@@ -1,4 +1,4 @@
-"""A server: the real dispatcher and scheduler, what the HTTP door makes of a request and its outcome, and workers."""
+"""A server: the real dispatcher and scheduler, what HTTP endpoints make of a request and its outcome, and workers."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.models.served_models import ModelVersions
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.endpoints.failures import DoorError, failure_of_job
+from torchserve_py.endpoints.failures import EndpointError, failure_of_job
 from torchserve_py.endpoints.sequences import SequenceHeaders
 from ts.sequences.steps.server_identity import server_identity
 
@@ -169,7 +169,7 @@ class Server:
         """Answer a request, at once or later; called in a turn of the server."""
         try:
             sequence = _HEADERS.of(headers)
-        except DoorError as error:
+        except EndpointError as error:
             reply(Answer(error.failure.status, error.failure.cause or "bad_request", 0, (), ""))
             return
         pairs = tuple((name.encode(), value.encode()) for name, value in headers.items())

@@ -9,7 +9,7 @@ from torchserve_py.endpoints.failures import INVALID_REQUEST, failure_of, too_ma
 from torchserve_py.endpoints.management.management_calls import ModelApiDisabledError
 from torchserve_py.fleet.shared_state.fleet_member import FLEET_NOT_TOLD
 from torchserve_py.net.request_budget import NoRoomError
-from torchserve_py.tools.quickstart.unloaded_door import MODEL_NOT_LOADED
+from torchserve_py.tools.quickstart.unloaded_endpoints import MODEL_NOT_LOADED
 from torchserve_py.versions.rollout.rollouts import ROLLOUT_STOPPED, ROLLOUT_UNDER_WAY
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def test_every_cause_is_explained() -> None:
     section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     failures = [failure_of(NoRoomError()), too_many_connections(""), ModelApiDisabledError().failure]
-    causes_of_doors = [
+    causes_of_endpoints = [
         HANDLER_ERROR,
         INVALID_REQUEST,
         FLEET_NOT_TOLD,
@@ -31,4 +31,4 @@ def test_every_cause_is_explained() -> None:
         ROLLOUT_UNDER_WAY,
         *(failure.cause for failure in failures),
     ]
-    assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])
+    assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_endpoints)])

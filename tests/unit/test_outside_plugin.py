@@ -1,4 +1,4 @@
-"""The package of `docs/architecture.md`, not in the tree, adds a door, a store and a key of `model-config.yaml`."""
+"""The package of `docs/architecture.md`, outside the tree, adds an endpoint, a store and a `model-config.yaml` key."""
 
 import os
 import re
@@ -78,7 +78,7 @@ def installed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("handler", [COUNT, LOGGED], ids=["state", "log"])
-def test_a_package_adds_a_door_a_store_a_key_and_a_metric(tmp_path: Path, handler: str) -> None:
+def test_a_package_adds_an_endpoint_a_store_a_key_and_a_metric(tmp_path: Path, handler: str) -> None:
     package = installed(tmp_path / "site")
     path = os.pathsep.join(map(str, (package, ROOT / "frontend", ROOT / "backend")))
     model = model_folder(tmp_path, "count", WAIT + handler, CONFIG.format(path=tmp_path / "states"))

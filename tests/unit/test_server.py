@@ -1,4 +1,4 @@
-"""The server process as a whole, without its doors: how it ends when something of its own goes wrong."""
+"""The server process as a whole, without its endpoints: how it ends when something of its own goes wrong."""
 
 import logging
 import sys

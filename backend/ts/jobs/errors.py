@@ -50,7 +50,7 @@ class RowFailure(Exception):
     """A row, or every row of a batch, is answered with an error.
 
     Args:
-        details: What more JSON can say of it, for the doors whose errors have details; None for nothing.
+        details: What more JSON can say of it, for the endpoints whose errors have details; None for nothing.
         headers: Further headers of the answer.
         kind: TorchServe's name of the error; empty for that of errors that handlers raise.
     """

@@ -1,4 +1,4 @@
-"""The datatypes of the Open Inference Protocol. The server's doors use this module too, so it imports nothing."""
+"""The datatypes of the Open Inference Protocol. The server's endpoints use this module too, so it imports nothing."""
 
 from typing import Final, NamedTuple
 

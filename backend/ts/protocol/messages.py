@@ -78,7 +78,8 @@ class InferRow(NamedTuple):
 
     Attributes:
         headers: Pairs of ``bytes`` (as they came over HTTP) or ``str`` (set by the server); later pairs win.
-        body: ``bytes`` (a large one arrives as a ``bytearray`` that belongs to the receiver) or, where the door already
+        body: ``bytes`` (a large one arrives as a ``bytearray`` that belongs to the receiver) or, where the endpoint
+        already
             knows parameters of the row, a list of ``(name, content type or None, value)``; an item without a name
             (None) is the raw body among them, which is cut into parameters as it would be alone. Of two parameters with
             one name the later counts.
@@ -198,7 +199,7 @@ class ResultRow(NamedTuple):
         more: Whether further rows of the job follow.
         reason: The reason phrase, empty for that of the status; of an error the name of its kind, empty for the usual.
         error: None, or the message of a failure; then ``status`` and ``headers`` are the failure's, and the body is
-            empty or has the failure's details in JSON, for doors whose errors have some.
+            empty or has the failure's details in JSON, for endpoints whose errors have some.
         news: None if there is nothing to tell of sequences, as with all models that keep none.
     """
 
@@ -304,7 +305,7 @@ class Load(TypedDict):
 
 
 class Loaded(TypedDict):
-    """The outcome of loading: a failure has status 500, or 507 when memory ran out; ``declares`` is for the doors."""
+    """The outcome of loading: a failure has status 500, or 507 when memory ran out; ``declares`` is for endpoints."""
 
     ok: bool
     status: int

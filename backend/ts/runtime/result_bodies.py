@@ -55,7 +55,7 @@ def error_row(
     """Return the last row of a job that failed.
 
     Args:
-        details: JSON, for doors whose errors have some.
+        details: JSON, for endpoints whose errors have some.
         kind: TorchServe's name of the error, in the place of a reason; empty for that of errors that handlers raise.
     """
     return ResultRow(job_id, False, status, kind, headers, details, message)

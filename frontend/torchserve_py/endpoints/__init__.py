@@ -1,1 +1,1 @@
-"""What all doors of HTTP share, and TorchServe's own predictions and management. Doors translate and never decide."""
+"""What all endpoints share, and TorchServe's predictions and management. Endpoints translate and never decide."""

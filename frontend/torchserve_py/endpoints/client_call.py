@@ -1,6 +1,6 @@
 """The one way from a call of a client to its answer, whatever API the client speaks.
 
-    door ──ClientCall──▶ Serving … parts … ClientCall ──▶ Dialect ──▶ client
+    endpoint ──ClientCall──▶ Serving … parts … ClientCall ──▶ Dialect ──▶ client
 
 A `ClientCall` has what is the same for every API: the answer is its first part, or a stream that begins with it, or a
 failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer looks, how
@@ -20,7 +20,7 @@ from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.failures import (
     INVALID_KEY,
-    DoorError,
+    EndpointError,
     Failure,
     failure_of,
     failure_of_job,
@@ -88,14 +88,14 @@ class HttpDialect(Dialect, ABC):
     def answer(self, call: HttpCall, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
         """Return the whole answer that begins with ``part``, or a coroutine that does so where that takes time.
 
-        Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
+        Raises EndpointError: the response cannot be one answer; awaiting the coroutine may raise it, too.
         """
         return Answer(part.status, part.body, part.headers, part.reason)
 
     def reply(self, call: HttpCall, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with ``first``, or the coroutine that sends it as a stream.
 
-        Raises DoorError: as `answer` does.
+        Raises EndpointError: as `answer` does.
         """
         return call.stream(first) if first.more else self.answer(call, first)
 
@@ -143,27 +143,27 @@ class ClientCall(Call):
         return REQUEST_ID, dict(self.sequence.headers if self.sequence else ()).get(REQUEST_ID, self.id)
 
     async def next_usable(self) -> Part:
-        """Wait for the next part. Raises DoorError: the call ended without a further part, or the part is an error."""
+        """Wait for the next part. Raises EndpointError: the call ended without a further part, or it is an error."""
         try:
             return self.usable(await self.next())
         except JobFailed as failed:
-            raise DoorError(self.dialect.ended(self, failed.cause)) from None
+            raise EndpointError(self.dialect.ended(self, failed.cause)) from None
 
     def usable(self, outcome: Part | Cause) -> Part:
         """Return the outcome if it is a part without an error.
 
-        Raises DoorError: the outcome is a cause, or a part with an error.
+        Raises EndpointError: the outcome is a cause, or a part with an error.
         """
         if not isinstance(outcome, Part):
-            raise DoorError(self.dialect.ended(self, outcome))
+            raise EndpointError(self.dialect.ended(self, outcome))
         if (error := outcome.error) is not None:
-            raise DoorError(handler_failure(outcome.status, error, outcome.headers, outcome.body, outcome.reason))
+            raise EndpointError(handler_failure(outcome.status, error, outcome.headers, outcome.body, outcome.reason))
         return outcome
 
     async def relay(self, first: Part) -> None:
         """Write ``first`` and every part that follows it.
 
-        Raises DoorError: the call failed; the parts before its failure have been written.
+        Raises EndpointError: the call failed; the parts before its failure have been written.
         """
         await self.write((first,))
         part = first
@@ -224,7 +224,7 @@ class RepliedCall(ClientCall):
     def reply(self, first: Part) -> Any:
         """Return what the call is answered with: the whole answer, or a coroutine for one or for a stream.
 
-        Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
+        Raises EndpointError: the response cannot be one answer; awaiting the coroutine may raise it, too.
         """
         raise NotImplementedError
 
@@ -310,8 +310,8 @@ class HttpCall(RepliedCall):
         """Send ``first`` and every part that follows it.
 
         Waits for the client after each write, so that a slow reader slows the stream down and fills no memory. A client
-        that reads nothing for too long is dropped. Raises DoorError: the job failed; BadResponse: HTTP does not allow
-        the head that the handler has set.
+        that reads nothing for too long is dropped. Raises EndpointError: the job failed; BadResponse: HTTP does not
+        allow the head that the handler has set.
         """
         try:
             if self.request.stage is WAITING:

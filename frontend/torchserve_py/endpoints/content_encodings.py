@@ -3,7 +3,7 @@
 import zlib
 from typing import Final
 
-from torchserve_py.endpoints.failures import DoorError, Failure, bad_request
+from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request
 from torchserve_py.net import decompression
 from torchserve_py.net.http1.request import Request
 
@@ -28,7 +28,7 @@ def encoding_of(request: Request) -> str:
 async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
     """Return a body without its ``Content-Encoding``.
 
-    Raises DoorError: the encoding is unknown or wrong; BodyError: the decompressed body is larger than ``max_size``
+    Raises EndpointError: the encoding is unknown or wrong; BodyError: the decompressed body is larger than ``max_size``
     bytes; NoRoomError: the server lacks memory now.
     """
     name = encoding_of(request)
@@ -47,8 +47,10 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
         raise bad_request(f"The request body is not what its Content-Encoding says ({name}): {error}.") from error
 
 
-def _unsupported(name: str) -> DoorError:
+def _unsupported(name: str) -> EndpointError:
     """Return the error for a body in an encoding that the server cannot undo (RFC 9110, 15.5.16)."""
     known = ", ".join(_ENCODINGS)
     message = f"Header Content-Encoding: {name!a} is not supported; send {known} or {IDENTITY}."
-    return DoorError(Failure(415, "UnsupportedMediaTypeException", message, more_headers=(("Accept-Encoding", known),)))
+    return EndpointError(
+        Failure(415, "UnsupportedMediaTypeException", message, more_headers=(("Accept-Encoding", known),))
+    )

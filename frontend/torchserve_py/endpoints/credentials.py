@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from torchserve_py.endpoints.failures import DoorError, Failure
+from torchserve_py.endpoints.failures import EndpointError, Failure
 
 if TYPE_CHECKING:
     from torchserve_py.core.jobs.job_observer import Account
@@ -43,7 +43,7 @@ NO_KEY: Final = SentKey("", given=False)
 
 
 def key_of(request: Request) -> SentKey:
-    """Return the key of a request over HTTP. Raises DoorError: it has two that differ."""
+    """Return the key of a request over HTTP. Raises EndpointError: it has two that differ."""
     raw = request.headers.raw
     if _SUBPROTOCOL not in raw and len(raw) == len(request.raw_headers):  # no header is repeated
         sent = raw.get(_AUTHORIZATION)
@@ -56,7 +56,7 @@ def key_of(request: Request) -> SentKey:
 
 
 def key_in_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> SentKey:
-    """Return the key in the metadata of a gRPC call. Raises DoorError: there are two that differ."""
+    """Return the key in the metadata of a gRPC call. Raises EndpointError: there are two that differ."""
     return _one_of([value for name, value in metadata if name == AUTHORIZATION and isinstance(value, str)])
 
 
@@ -73,7 +73,9 @@ def _one_of(authorizations: Iterable[str], subprotocols: Iterable[str] = ()) -> 
     if len(sent) > 1:
         challenge = f'{_REALM}, error="invalid_request"'  # RFC 6750, 3.1
         message = "The request has two keys that differ; send one."
-        raise DoorError(Failure(400, "UnauthorizedException", message, more_headers=(("WWW-Authenticate", challenge),)))
+        raise EndpointError(
+            Failure(400, "UnauthorizedException", message, more_headers=(("WWW-Authenticate", challenge),))
+        )
     return SentKey(sent.pop()[0], given=True) if sent else NO_KEY
 
 
@@ -86,16 +88,16 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
-def unauthorized(message: str, kind: str = "UnauthorizedException", *, given: bool) -> DoorError:
+def unauthorized(message: str, kind: str = "UnauthorizedException", *, given: bool) -> EndpointError:
     """Return the refusal of a request whose key is missing or, if one was ``given``, wrong (RFC 6750)."""
     challenge = f'{_REALM}, error="invalid_token"' if given else _REALM
-    return DoorError(Failure(401, kind, message, more_headers=(("WWW-Authenticate", challenge),)))
+    return EndpointError(Failure(401, kind, message, more_headers=(("WWW-Authenticate", challenge),)))
 
 
-def forbidden(message: str) -> DoorError:
+def forbidden(message: str) -> EndpointError:
     """Return the refusal of a request whose key is for something else."""
     challenge = f'{_REALM}, error="insufficient_scope"'
-    return DoorError(Failure(403, "ForbiddenException", message, more_headers=(("WWW-Authenticate", challenge),)))
+    return EndpointError(Failure(403, "ForbiddenException", message, more_headers=(("WWW-Authenticate", challenge),)))
 
 
 class Credential(ABC):
@@ -105,7 +107,7 @@ class Credential(ABC):
 
     @abstractmethod
     def check(self, model: str | None = None) -> None:
-        """Raises DoorError: the key is not good any more (401), or not for this model (403)."""
+        """Raises EndpointError: the key is not good any more (401), or not for this model (403)."""
 
     @abstractmethod
     def account(self, model: str) -> Account | None:
@@ -158,7 +160,7 @@ class HeldCredentials:
         for (credential, model), ends in tuple(self._ends.items()):
             try:
                 credential.check(model)
-            except DoorError as error:
+            except EndpointError as error:
                 for handle, end in tuple(ends.items()):
                     ends.pop(handle, None)
                     try:

@@ -1,7 +1,8 @@
 """Failures: the one mapping from exceptions and causes to HTTP status, exception name and message.
 
 Statuses, names and messages are TorchServe's if it has the case. Where TorchServe has one text for several causes,
-``cause`` tells them apart; HTTP doors send it as the header ``ts-error-cause``. Doors of other protocols translate it.
+``cause`` tells them apart; HTTP endpoints send it as the header ``ts-error-cause``. Endpoints of other protocols
+translate it.
 """
 
 from collections.abc import Sequence
@@ -72,8 +73,8 @@ class Failure(NamedTuple):
         return [*[(name, value) for name, value in named if value], *own]
 
 
-class DoorError(Exception):
-    """A door refuses a request, or a job failed; ``failure`` is the answer to the client."""
+class EndpointError(Exception):
+    """An endpoint refuses a request, or a job failed; ``failure`` is the answer to the client."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -82,31 +83,31 @@ class DoorError(Exception):
 
 #: Exceptions that say what is wrong with a request, a model or an archive; any other is a defect of the server.
 EXPECTED_ERRORS: Final = (
-    *(DoorError, StatusError, model_errors.ModelError),
+    *(EndpointError, StatusError, model_errors.ModelError),
     *(BodyError, NoRoomError, BadResponse),
 )
 
 
-def bad_request(message: str) -> DoorError:
+def bad_request(message: str) -> EndpointError:
     """Return the error for wrong input; ``message`` says what is wrong and what would be right."""
-    return DoorError(Failure(400, "BadRequestException", message))
+    return EndpointError(Failure(400, "BadRequestException", message))
 
 
-def not_found() -> DoorError:
+def not_found() -> EndpointError:
     """Return the error for an unknown path."""
     message = "Requested resource is not found, please refer to API document."
-    return DoorError(Failure(404, "ResourceNotFoundException", message))
+    return EndpointError(Failure(404, "ResourceNotFoundException", message))
 
 
-def method_not_allowed(allow: str) -> DoorError:
+def method_not_allowed(allow: str) -> EndpointError:
     """Return the error for a method that the path lacks (or that is switched off); ``allow`` names its methods."""
     message = "Requested method is not allowed, please refer to API document."
-    return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
+    return EndpointError(Failure(405, "MethodNotAllowedException", message, allow=allow))
 
 
-def unsupported(message: str) -> DoorError:
+def unsupported(message: str) -> EndpointError:
     """Return the error for what an API has and this server has not; ``message`` says what to do instead."""
-    return DoorError(Failure(501, "NotImplementedException", message))
+    return EndpointError(Failure(501, "NotImplementedException", message))
 
 
 def unreadable_request(status: int, message: str) -> Failure:
@@ -144,7 +145,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 
 def failure_of(error: Exception) -> Failure:
     """Return the failure for an exception; any but `EXPECTED_ERRORS` is internal, under its class name."""
-    if isinstance(error, DoorError):
+    if isinstance(error, EndpointError):
         return error.failure
     if isinstance(error, BodyError):
         return _of_body(error)

@@ -1,6 +1,6 @@
-"""The HTTP listeners: the doors of each address, and the limits of connections.
+"""The HTTP listeners: the endpoints of each address, and the limits of connections.
 
-A listener has one `Router`; doors with the same address share a listener, as in SageMaker's layout.
+A listener has one `Router`; endpoints with the same address share a listener, as in SageMaker's layout.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torchserve_py.base.settings.addresses import Address
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.binding import bind, http_addresses
-from torchserve_py.endpoints.description_door import DescriptionDoor
-from torchserve_py.endpoints.failures import DoorError, too_many_connections
+from torchserve_py.endpoints.description_endpoints import DescriptionEndpoints
+from torchserve_py.endpoints.failures import EndpointError, too_many_connections
 from torchserve_py.endpoints.http_request import Application
-from torchserve_py.endpoints.predictions import InferenceDoor
+from torchserve_py.endpoints.predictions import InferenceEndpoints
 from torchserve_py.endpoints.responses import Answer, json_answer
-from torchserve_py.endpoints.routing import ANY_PATH, DoorContext, PathValues, Reply, Route
+from torchserve_py.endpoints.routing import ANY_PATH, EndpointContext, PathValues, Reply, Route
 from torchserve_py.endpoints.token_authorization import Authorization, Protection
 from torchserve_py.net.acceptor import Acceptor
 from torchserve_py.net.admission import ConnectionPlace
@@ -32,20 +32,20 @@ from torchserve_py.net.http1.http_connection import HttpConnection, HttpLimits
 from torchserve_py.net.http1.http_server import HttpServer
 from torchserve_py.net.http1.probe_connection import ProbeConnection, reason_of
 from torchserve_py.net.http1.request import Request
-from torchserve_py.plugin_api import DoorOffer
+from torchserve_py.plugin_api import EndpointsOffer
 
 logger = logging.getLogger(__name__)
 
-#: TorchServe's predictions; the doors of plugins come before them.
-_PREDICTIONS: Final = DoorOffer("inference_address", InferenceDoor)
-#: Time limit for answers that are being written when the doors close (seconds).
+#: TorchServe's predictions; the endpoints of plugins come before them.
+_PREDICTIONS: Final = EndpointsOffer("inference_address", InferenceEndpoints)
+#: Time limit for answers that are being written when the endpoints close (seconds).
 _CLOSE_SECONDS: Final = 5.0
 
 
-class Doors:
-    """The HTTP doors of a running server."""
+class HttpListeners:
+    """The HTTP endpoints of a running server."""
 
-    def __init__(self, context: DoorContext, offers: Iterable[DoorOffer], protection: Protection) -> None:
+    def __init__(self, context: EndpointContext, offers: Iterable[EndpointsOffer], protection: Protection) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self.context = context
@@ -60,7 +60,7 @@ class Doors:
             server.leave()
 
     async def open(self) -> None:
-        """Listen. Raises ListenError, OSError: see `start_doors`."""
+        """Listen. Raises ListenError, OSError: see `start_http_listeners`."""
         settings = self.context.settings
         wanted = http_addresses(settings)
         hosts = [address.host for _, address in wanted if address.is_tls]
@@ -94,7 +94,7 @@ class Doors:
             return lambda place: HttpConnection(server, place)
 
         routes = [route for offer in self._offers if offer.listener in names for route in offer.make(context).routes()]
-        connect = connecting([*routes, *DescriptionDoor(context, routes).routes()])
+        connect = connecting([*routes, *DescriptionEndpoints(context, routes).routes()])
         plain = None if encryption is None else connecting(_PLAIN)
         probes = serving([*map(_once, (route for route in routes if route.is_probe)), *_FULL])
 
@@ -116,26 +116,26 @@ class Doors:
             self.context.tokens.close()
 
 
-async def start_doors(
+async def start_http_listeners(
     settings: Settings,
     serving: Serving,
     metrics: ServerMetrics,
-    offers: Iterable[DoorOffer],
+    offers: Iterable[EndpointsOffer],
     tokens: Authorization | None,
     protection: Protection,
-) -> Doors:
-    """Open the HTTP doors: TorchServe's, and those that plugins offer; ``tokens`` is None if all may use them.
+) -> HttpListeners:
+    """Open the HTTP endpoints: TorchServe's, and those that plugins offer; ``tokens`` is None if all may use them.
 
     Raises ListenError: an address cannot be used; OSError: the configured TLS key or certificate cannot be used. No
-    door is open then.
+    endpoint is open then.
     """
-    doors = Doors(DoorContext(settings, serving, metrics, tokens), offers, protection)
+    endpoints = HttpListeners(EndpointContext(settings, serving, metrics, tokens), offers, protection)
     try:
-        await doors.open()
+        await endpoints.open()
     except BaseException:
-        await doors.close()
+        await endpoints.close()
         raise
-    return doors
+    return endpoints
 
 
 def _once(route: Route) -> Route:
@@ -151,7 +151,7 @@ def _once(route: Route) -> Route:
 def _refuse_full(request: Request, values: PathValues) -> Answer:
     """Refuse a request on a connection above the limit that is no probe."""
     request.keep_alive = False
-    raise DoorError(too_many_connections(reason_of(request)))
+    raise EndpointError(too_many_connections(reason_of(request)))
 
 
 _FULL: Final = [Route(path, _refuse_full, token=None, is_quiet=True) for path in ("/", ANY_PATH)]

@@ -21,14 +21,14 @@ from torchserve_py.endpoints.credentials import NO_CREDENTIAL, key_of
 from torchserve_py.endpoints.ended_requests import EndedRequests
 from torchserve_py.endpoints.failures import (
     EXPECTED_ERRORS,
-    DoorError,
+    EndpointError,
     Failure,
     method_not_allowed,
     not_found,
     unreadable_request,
 )
 from torchserve_py.endpoints.responses import ALREADY_SENT, Answer, allows_other_origins
-from torchserve_py.endpoints.routing import ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
+from torchserve_py.endpoints.routing import ANY_PATH, AfterBody, EndpointContext, Match, Reply, Route, Router
 from torchserve_py.endpoints.token_authorization import Guard
 from torchserve_py.net.http1.http_connection import HttpConnection
 from torchserve_py.net.http1.parser import Headers
@@ -50,7 +50,7 @@ _OF_ENCODED: Final = frozenset((CONTENT_ENCODING, b"content-length"))
 class Application:
     """Answers the requests of one listener; also what browsers ask for pages of other origins, where those may call."""
 
-    def __init__(self, context: DoorContext, routes: Sequence[Route], guard: Guard | None = None) -> None:
+    def __init__(self, context: EndpointContext, routes: Sequence[Route], guard: Guard | None = None) -> None:
         self.responses = context.responses
         self.tokens = context.tokens
         self.guard = guard
@@ -139,7 +139,7 @@ class HttpRequest(Request):
                 if application.guard is not None:
                     try:
                         application.guard.check(self)
-                    except DoorError as error:
+                    except EndpointError as error:
                         application.refusals.note(RefusalReason.foreign_page, self.connection.peer, error)
                         raise
                 reply = self._reply()
@@ -151,7 +151,7 @@ class HttpRequest(Request):
     def _reply(self) -> Reply:
         """Return the reply of the next route that has one.
 
-        Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
+        Raises EndpointError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         tokens = self._application.tokens
         for route, values, handler in self._matches:
@@ -256,7 +256,7 @@ class HttpRequest(Request):
             self.follow(reply)
 
     def raised(self, error: Exception) -> None:
-        """Answer with an exception that a door or an exchange raised; if the answer has begun, end it with that."""
+        """Answer with an exception that an endpoint or an exchange raised; if the answer has begun, end it so."""
         is_expected = isinstance(error, EXPECTED_ERRORS)
         try:
             if self.stage is WAITING:
@@ -289,7 +289,7 @@ class HttpRequest(Request):
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        self.raised(DoorError(failure))
+        self.raised(EndpointError(failure))
 
     def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
         """Return what answers a refused request in its route's own way, if there is such a way."""

@@ -1,4 +1,4 @@
-"""What doors derive from all models: an index that is made again when another model is the default, not per request."""
+"""What endpoints derive from all models: an index, made again when the default model changes, not per request."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar

@@ -96,7 +96,7 @@ class Operation(NamedTuple):
         gives: The bodies of answers below 400.
         error: The schema of an answer from 400 on.
         method: The method, for a route that takes several; empty for the route's first one.
-        document: Which document it is in, for doors with a document of their own.
+        document: Which document it is in, for endpoints with a document of their own.
         deprecated: Whether something newer is to be used.
         needs_body: Whether a request must have a body.
     """

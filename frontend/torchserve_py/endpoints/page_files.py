@@ -1,4 +1,4 @@
-"""The files of a page that a door shows: those of its own folder, and the parts that pages share.
+"""The files of a page that an endpoint shows: those of its own folder, and the parts that pages share.
 
 A browser finds both in one folder, so that a module imports a shared part as it imports its neighbours.
 """

@@ -1,4 +1,4 @@
-"""The door for ``/predictions``, ``/explanations``, and TorchServe's oldest path, ``/{model}/predict``.
+"""The endpoint for ``/predictions``, ``/explanations``, and TorchServe's oldest path, ``/{model}/predict``.
 
 The raw headers and the raw body go to the worker, which decodes them. This is the server's hottest path: it makes as
 few objects as it can.
@@ -19,7 +19,16 @@ from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING
 from torchserve_py.endpoints.openapi import BINARY, Operation, document
 from torchserve_py.endpoints.requests import content_type_of, priority_of
 from torchserve_py.endpoints.responses import json_answer
-from torchserve_py.endpoints.routing import Door, DoorContext, Handler, PathValues, PredictPath, Prepared, Reply, Route
+from torchserve_py.endpoints.routing import (
+    EndpointContext,
+    Endpoints,
+    Handler,
+    PathValues,
+    PredictPath,
+    Prepared,
+    Reply,
+    Route,
+)
 from torchserve_py.endpoints.sequences import SequenceHeaders
 from torchserve_py.net.http1.request import Request
 
@@ -47,10 +56,12 @@ class RequestSession(NamedTuple):
     dialect: TorchServeDialect
 
 
-class InferenceDoor(Door):
+class InferenceEndpoints(Endpoints):
     """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers, in a ``dialect``."""
 
-    def __init__(self, context: DoorContext, dialect: Callable[[str], TorchServeDialect] = TorchServeDialect) -> None:
+    def __init__(
+        self, context: EndpointContext, dialect: Callable[[str], TorchServeDialect] = TorchServeDialect
+    ) -> None:
         super().__init__(context)
         self._sequences = SequenceHeaders(context.settings)
         self._dialect = dialect(self._sequences.id_name)
@@ -138,7 +149,7 @@ class InferenceDoor(Door):
             )
 
 
-def _no_models(context: DoorContext) -> set[str]:
+def _no_models(context: EndpointContext) -> set[str]:
     return set()
 
 

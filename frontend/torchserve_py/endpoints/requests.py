@@ -1,11 +1,11 @@
-"""What doors read from a request: its path, its body, how urgent it is, and what the model's code gets of it."""
+"""What endpoints read from a request: its path, its body, how urgent it is, and what the model's code gets of it."""
 
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.base.bounded_json import MAX_PARSED, UnreadableJson, read_member
 from torchserve_py.endpoints.content_encodings import decompressed
-from torchserve_py.endpoints.failures import DoorError, bad_request
+from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.net.http1.errors import BodyTooLarge
 from torchserve_py.net.http1.request import Request
 
@@ -45,7 +45,7 @@ def split_path(target: str) -> tuple[str, ...]:
 def content_type_of(request: Request) -> str:
     """Return the header ``Content-Type``, or an empty text.
 
-    Raises DoorError: the header has characters outside of ASCII.
+    Raises EndpointError: the header has characters outside of ASCII.
     """
     sent = request.headers.raw.get(b"content-type")
     if sent is None:
@@ -57,7 +57,7 @@ def content_type_of(request: Request) -> str:
 
 
 def priority_of(request: Request) -> int:
-    """Return the priority that the header of a request names. Raises DoorError: the header is not a priority."""
+    """Return the priority that the header of a request names. Raises EndpointError: the header is not a priority."""
     value = request.headers.raw.get(_PRIORITY_KEY)
     return 0 if value is None else priority_in_text(value.decode("utf-8", "surrogateescape"), "Header")
 
@@ -65,7 +65,7 @@ def priority_of(request: Request) -> int:
 def priority_in_text(text: str, place: str) -> int:
     """Return the priority in a text; ``place`` says in messages where the text came from.
 
-    Raises DoorError: the text is not a priority.
+    Raises EndpointError: the text is not a priority.
     """
     digits = text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _PRIORITY_DIGITS) or int(digits) > _MAX_PRIORITY:
@@ -74,7 +74,7 @@ def priority_in_text(text: str, place: str) -> int:
 
 
 def priority_in_parameter(value: Any) -> int:
-    """Return the priority for a value of the parameter. Raises DoorError: the value is not a priority."""
+    """Return the priority for a value of the parameter. Raises EndpointError: the value is not a priority."""
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value <= _MAX_PRIORITY:
@@ -82,7 +82,7 @@ def priority_in_parameter(value: Any) -> int:
     return value
 
 
-def _not_a_priority(place: str, value: Any) -> DoorError:
+def _not_a_priority(place: str, value: Any) -> EndpointError:
     return bad_request(
         f"{place}: {value!a} is not a priority; it must be a whole number from 0 to {_MAX_PRIORITY}: 1 is the most"
         " urgent, 0 the same as no priority."
@@ -92,7 +92,7 @@ def _not_a_priority(place: str, value: Any) -> DoorError:
 def seconds_left(request: Request) -> float | None:
     """Return how long the client still waits, None if it has named no limit. Its time began with the request's head.
 
-    Raises DoorError: the header is not a time.
+    Raises EndpointError: the header is not a time.
     """
     if _TIMEOUT_KEYS.isdisjoint(request.headers.raw):
         return None
@@ -128,8 +128,8 @@ def asks_for_stream(body: bytes) -> bool:
 async def read_small_body(request: Request, max_size: int) -> bytes:
     """Return the decompressed body of a call that takes only a few parameters.
 
-    Raises DoorError: it has more than `MAX_PARSED` bytes, or contradicts its ``Content-Encoding``; BodyError: it is too
-    large, too slow or malformed; NoRoomError: the server lacks memory now.
+    Raises EndpointError: it has more than `MAX_PARSED` bytes, or contradicts its ``Content-Encoding``; BodyError: it is
+    too large, too slow or malformed; NoRoomError: the server lacks memory now.
     """
     limit = min(max_size, MAX_PARSED)
     try:

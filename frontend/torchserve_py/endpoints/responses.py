@@ -29,7 +29,7 @@ _ID_KEY: Final = REQUEST_NAME.encode()
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", REQUEST_NAME})
 #: Headers of every answer where one origin has models and management. What a model answers is not a page of that
 #: origin, so that its scripts can neither use the management API nor read the key that the console keeps. A handler,
-#: or another door, may set its own instead.
+#: or another endpoint, may set its own instead.
 _CONFINING: Final = (
     ("content-security-policy", "Content-Security-Policy: sandbox\r\n"),
     ("x-content-type-options", "X-Content-Type-Options: nosniff\r\n"),

@@ -1,7 +1,7 @@
-"""The routes that doors declare, and the look-up of a path's routes.
+"""The routes that endpoints declare, and the look-up of a path's routes.
 
-The tables decide which door answers a request, what is refused (404, 405 with ``Allow``, a missing token), the OpenAPI
-documents, and the path under which a request is logged and counted.
+The tables decide which endpoint answers a request, what is refused (404, 405 with ``Allow``, a missing token), the
+OpenAPI documents, and the path under which a request is logged and counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of a door's table.
+    """One row of an endpoint's table.
 
     Attributes:
         path: The pattern; see `path_templates`.
@@ -130,8 +130,8 @@ class PluginWork(Protocol):
         ...
 
 
-class DoorContext:
-    """What the doors of a server share."""
+class EndpointContext:
+    """What the endpoints of a server share."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class DoorContext:
         self.predict_paths: list[PredictPath] = []
         #: What plugins do apart from answering requests.
         self.work: list[PluginWork] = []
-        self._shared: dict[Callable[[DoorContext], Any], Any] = {}
+        self._shared: dict[Callable[[EndpointContext], Any], Any] = {}
         #: Whether the server is to get no more traffic, and whether it refuses new work.
         self.is_leaving = self.is_draining = False
         #: Called once the server is to get no more traffic, and once it refuses new work.
@@ -171,8 +171,8 @@ class DoorContext:
         self.refusals = Refusals(self._counts.refused)
         self._budget, self._operators_budget = RequestBudget(), RequestBudget(ROOM_OF_OPERATORS)
 
-    def shared(self, make: Callable[[DoorContext], T]) -> T:
-        """Return what a plugin's doors share on all listeners; the first call makes it."""
+    def shared(self, make: Callable[[EndpointContext], T]) -> T:
+        """Return what a plugin's endpoints share on all listeners; the first call makes it."""
         if make not in self._shared:
             self._shared[make] = make(self)
         return cast(T, self._shared[make])
@@ -187,7 +187,7 @@ class DoorContext:
     ) -> HttpCall:
         """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
-        Raises DoorError: the header for the priority is invalid.
+        Raises EndpointError: the header for the priority is invalid.
         """
         sent, content_type = request.raw_headers, request.headers.get("Content-Type")
         call = HttpCall(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
@@ -197,7 +197,7 @@ class DoorContext:
     def submit(self, call: HttpCall, body: Any) -> HttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
-        Raises DoorError: the request's key is not for the model, or its time limit is invalid.
+        Raises EndpointError: the request's key is not for the model, or its time limit is invalid.
         """
         model = call.model
         assert model is not None, "workflows have their own calls"
@@ -211,7 +211,7 @@ class DoorContext:
     def account(self, request: Request, model: str) -> Account | None:
         """Return the account to which a request to a model, or a workflow, is charged, if it is to one.
 
-        Raises DoorError: the request's key is not for this model, or is good no more.
+        Raises EndpointError: the request's key is not for this model, or is good no more.
         """
         if self.tokens is None:
             return None
@@ -235,17 +235,17 @@ class DoorContext:
             tell()
 
     def start_draining(self) -> None:
-        """Let doors end what cannot continue, and probes say that the server is not ready."""
+        """Let endpoints end what cannot continue, and probes say that the server is not ready."""
         self.start_leaving()
         self.is_draining = True
         for tell in self.on_drain:
             tell()
 
 
-class Door(ABC):
+class Endpoints(ABC):
     """One API that clients can speak."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         self.context = context
         self.serving = context.serving
         self.settings = context.settings
@@ -253,7 +253,7 @@ class Door(ABC):
 
     @abstractmethod
     def routes(self) -> Iterable[Route]:
-        """Return the door's table."""
+        """Return the endpoint's table."""
 
 
 class Match(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.jobs.call import SequenceRequest
-from torchserve_py.endpoints.failures import DoorError, Failure, bad_request
+from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request
 from torchserve_py.net.http1.parser import Headers
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR, SEQUENCE_TOKEN, STEP_NUMBER
 
@@ -86,15 +86,15 @@ class SequenceHeaders:
         """Return the sequence of a request with these values of the three headers, and what says which step it is.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``; so does
-        ``NEW_SESSION`` where the header is SageMaker's. Raises DoorError: an id, a token or a number is not usable or
-        comes without an id, a marker is neither true nor false, or a step after the first has the start marker.
+        ``NEW_SESSION`` where the header is SageMaker's. Raises EndpointError: an id, a token or a number is not usable
+        or comes without an id, a marker is neither true nor false, or a step after the first has the start marker.
         """
         if sequence_id.startswith(LIVE_ID_PREFIX) and (claim.token is None or start is not None):
             message = (
                 f"{sequence_id!a} is the id of a live session. Its steps come over that session,"
                 f" or with its token in {SEQUENCE_TOKEN} and without a start marker."
             )
-            raise DoorError(Failure(403, "ForbiddenException", message))
+            raise EndpointError(Failure(403, "ForbiddenException", message))
         return self._checked(sequence_id, start, end, claim)
 
     def _checked(self, sequence_id: str, start: Marker, end: Marker, claim: StepClaim) -> SequenceRequest:
@@ -160,12 +160,12 @@ class SequenceHeaders:
         return self._checked(sequence_id, starts or None, ends or None, claim)
 
 
-def _too_long(name: str, given: str) -> DoorError:
+def _too_long(name: str, given: str) -> EndpointError:
     return bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
 
 
 def _step_number(text: str) -> int:
-    """Return the number of a step. Raises DoorError: the text is not a number."""
+    """Return the number of a step. Raises EndpointError: the text is not a number."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_STEP)) and 0 < int(text) <= MAX_STEP):
         shown = text if len(text) <= 40 else f"{text[:40]}…"
         raise bad_request(
@@ -177,7 +177,7 @@ def _step_number(text: str) -> int:
 def is_marked(place: str, value: Any) -> bool:
     """Return whether the marker is set that stands at ``place``; None means no marker.
 
-    Raises DoorError: the value is neither a truth value nor a word for one.
+    Raises EndpointError: the value is neither a truth value nor a word for one.
     """
     if value is None or isinstance(value, bool):
         return bool(value)

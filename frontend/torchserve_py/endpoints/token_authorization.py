@@ -1,4 +1,4 @@
-"""Who may use the server: what doors ask of the plugin that knows."""
+"""Who may use the server: what endpoints ask of the plugin that knows."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Authorization(Protocol):
     def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
         """Return what the key of a request to an API, and to a model if it names one, allows.
 
-        Raises DoorError: there is no key, it is wrong, or it is for something else.
+        Raises EndpointError: there is no key, it is wrong, or it is for something else.
         """
 
     def rotate(self, kind: str, key: SentKey) -> None:
-        """Replace a key by a new one. Raises DoorError: ``key`` may not, or there is no such key."""
+        """Replace a key by a new one. Raises EndpointError: ``key`` may not, or there is no such key."""
 
     def close(self) -> None:
         """Delete what is of no use once the server has ended."""
@@ -48,7 +48,7 @@ class Guard(Protocol):
     """Checks the requests of a listener without keys."""
 
     def check(self, request: Request) -> None:
-        """Raises DoorError: the request is refused."""
+        """Raises EndpointError: the request is refused."""
 
 
 class Protection(NamedTuple):

@@ -45,7 +45,7 @@ async def test_every_address_of_a_host_name_is_listened_at(start, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", two)
     serving = await start(grpc_inference_address="models.example", grpc_management_address="models.example")
     monkeypatch.undo()
-    port = serving.doors.addresses["grpc_inference_port"].port
+    port = serving.endpoints.addresses["grpc_inference_port"].port
     for host in hosts:
         async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
             health = health_pb2_grpc.HealthStub(channel)
@@ -55,7 +55,7 @@ async def test_every_address_of_a_host_name_is_listened_at(start, monkeypatch):
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 async def test_every_ipv6_address_takes_ipv4_too(start):
     serving = await start(grpc_inference_address="::")
-    port = serving.doors.addresses["grpc_inference_port"].port
+    port = serving.endpoints.addresses["grpc_inference_port"].port
     for host in ("127.0.0.1", "::1"):
         _, writer = await asyncio.open_connection(host, port)
         writer.close()
@@ -70,7 +70,7 @@ async def test_a_port_in_use(start):
 
 async def test_a_port_that_another_server_uses(start):
     first = await start()
-    port = first.doors.addresses["grpc_inference_port"].port
+    port = first.endpoints.addresses["grpc_inference_port"].port
     with pytest.raises(ListenError, match="grpc_inference_port"):
         await start(grpc_inference_port=port)
 
@@ -128,7 +128,7 @@ async def test_a_call_without_the_token_is_refused_before_its_body_is_there(star
         call = serving.inference_channel.stream_unary(f"/{INFERENCE}/{path}")(requests())
         error = await failure(asyncio.wait_for(call, 20))
         assert error.code() is StatusCode.PERMISSION_DENIED
-    assert all(server.budget.held == 0 for server, _ in serving.doors._servers)
+    assert all(server.budget.held == 0 for server, _ in serving.endpoints._servers)
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ async def test_health_while_draining(serving):
     health = health_pb2_grpc.HealthStub(serving.inference_channel)
     watch = health.Watch(health_pb2.HealthCheckRequest(service=INFERENCE))
     assert (await watch.read()).status == SERVING
-    serving.doors.context.start_draining()
+    serving.endpoints.context.start_draining()
     assert (await watch.read()).status == NOT_SERVING
     assert (await health.Check(health_pb2.HealthCheckRequest())).status == NOT_SERVING
     serving.registry.model.behave = echo
     assert (await serving.inference.Predictions(request(data=b"x"))).prediction == b"x"
-    await serving.doors.close()
+    await serving.endpoints.close()
     assert await watch.read() is grpc.aio.EOF
 
 
@@ -251,7 +251,7 @@ async def test_calls_that_end_before_their_handler_begins_are_in_the_access_log(
     async with asyncio.timeout(60):
         while noted() != ["8 "]:  # RESOURCE_EXHAUSTED
             await asyncio.sleep(0.01)
-        address = serving.doors.addresses["grpc_inference_port"]
+        address = serving.endpoints.addresses["grpc_inference_port"]
         client = RawClient(*await asyncio.open_connection(address.host, address.port))
         path = f"/{INFERENCE}/Predictions"
         headers = [(name, path if name == ":path" else value) for name, value in HEADERS]
@@ -275,7 +275,7 @@ async def test_the_access_log(start, caplog):
     await model.submitted.wait()
     call.cancel()
     await model.cancelled.wait()
-    await serving.doors.close()
+    await serving.endpoints.close()
     access_log.flush()
     lines = [record.getMessage() for record in caplog.records if record.name == "ACCESS_LOG"]
     pattern = rf'/127\.0\.0\.1:\d+ "gRPC {re.escape(INFERENCE)}/(\w+) HTTP/2\.0" (\d+) \d+'

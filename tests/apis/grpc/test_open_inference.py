@@ -337,7 +337,7 @@ async def test_health_of_the_service(serving):
     for name in ("", "inference.GRPCInferenceService", "org.pytorch.serve.grpc.openinference.GRPCInferenceService"):
         response = await client.Check(health_pb2.HealthCheckRequest(service=name))
         assert response.status == health_pb2.HealthCheckResponse.SERVING
-    serving.doors.context.start_draining()
+    serving.endpoints.context.start_draining()
     response = await client.Check(health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService"))
     assert response.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert not (await stub(serving).ServerReady(messages.ServerReadyRequest())).ready

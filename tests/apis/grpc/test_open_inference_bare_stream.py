@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_cancels_the_one_job(start, caplog):
     await until(lambda: model.calls)
     call.cancel()
     await model.cancelled.wait()
-    await serving.doors.close()
+    await serving.endpoints.close()
     assert not [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -187,7 +187,7 @@ async def test_a_server_that_stops_ends_the_requests_of_the_one_job(start):
     call = stream(serving, bare=True)
     await call.write(request("a"))
     await until(lambda: model.calls)
-    closing = asyncio.create_task(serving.doors.close())
+    closing = asyncio.create_task(serving.endpoints.close())
     await until(lambda: model.inputs == [(False, b"")])
     respond(model.calls[0])
     assert (await call.read()).id == "a"

@@ -326,7 +326,7 @@ async def test_a_server_that_stops_answers_what_it_has(start):
     assert (await waiting.read()).error_message
     await call.write(request("a"))
     await until(lambda: model.calls)
-    closing = asyncio.create_task(serving.doors.close())
+    closing = asyncio.create_task(serving.endpoints.close())
     await asyncio.sleep(0)
     respond(model.calls[0])
     assert (await call.read()).infer_response.id == "a"

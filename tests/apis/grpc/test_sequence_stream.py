@@ -296,12 +296,12 @@ async def test_cancelling_the_call_cancels_all_its_jobs(start):
     assert set(gave_up) == {each.call for each in model.calls[1:]}
 
 
-async def test_closing_the_doors_ends_a_call_that_waits_for_its_client(start):
+async def test_closing_the_endpoints_ends_a_call_that_waits_for_its_client(start):
     serving = await start(registry_of(stateful_model()))
     call = serving.inference.StreamPredictions2()
     await call.write(request("a", data=b"1"))
     assert (await call.read()).prediction == b"1"
-    await serving.doors.close()
+    await serving.endpoints.close()
     with pytest.raises(grpc.aio.AioRpcError):
         await call.read()
     assert await call.code() is StatusCode.UNAVAILABLE

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 from openai import AsyncOpenAI, NotFoundError
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import CONFIG, FakeModel, FakeServing, worker_status
 
 from torchserve_py.apis.openai.openai_keys import OpenAIKeys
 from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 
 
-def client(serving: OpenDoors) -> AsyncOpenAI:
+def client(serving: OpenEndpoints) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0)
 
 
@@ -31,13 +31,13 @@ async def test_openais_client_lists_the_models_that_it_can_use(start: Start) -> 
             await openai.models.retrieve("ghost")
 
 
-async def test_kserves_client_v1_finds_the_server_alive(serving: OpenDoors) -> None:
+async def test_kserves_client_v1_finds_the_server_alive(serving: OpenEndpoints) -> None:
     answer = await serving.request("GET", "/")  # is_server_live: the base URL
     assert (answer.status, answer.json()) == (200, {"status": "alive"})
-    assert (await serving.request("GET", "/", door="management")).status == 405
+    assert (await serving.request("GET", "/", endpoint="management")).status == 405
 
 
-async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: OpenDoors) -> None:
+async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: OpenEndpoints) -> None:
     answer = await serving.request("GET", "/v1/models/noop")
     assert (answer.status, answer.json()["name"], answer.json()["ready"]) == (200, "noop", True)
     serving.registry.model.workers = [worker_status(ready=False)]
@@ -49,7 +49,7 @@ async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: OpenDoor
 @pytest.mark.parametrize(
     ("path", "allowed"), [("/", "GET, HEAD, OPTIONS"), ("/v1/models", "GET, HEAD"), ("/v1/models/noop", "GET, HEAD")]
 )
-async def test_other_methods(serving: OpenDoors, path: str, allowed: str) -> None:
+async def test_other_methods(serving: OpenEndpoints, path: str, allowed: str) -> None:
     answer = await serving.request("DELETE", path)
     assert (answer.status, answer.headers["Allow"]) == (405, allowed)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing
 from tests.endpoints.socket_client import SocketClient
 from websockets.asyncio.client import ClientConnection, connect
@@ -44,14 +44,14 @@ Open = Callable[..., Awaitable[Session]]
 async def live(start: Start) -> AsyncIterator[Open]:
     """Open a session with a model of the test's choice, and read the greeting."""
     opened: list[ClientConnection] = []
-    doors: dict[int, OpenDoors] = {}
+    endpoints: dict[int, OpenEndpoints] = {}
 
     async def run(
         model: FakeModel, form: str | None = JSON, path: str = "", settings: dict[str, Any] | None = None, **more: Any
     ) -> Session:
-        if id(model) not in doors:
-            doors[id(model)] = await start(FakeServing(registered=[model]), **(settings or {}))
-        session = Session(await open_socket(doors[id(model)], form, path, **more), model)
+        if id(model) not in endpoints:
+            endpoints[id(model)] = await start(FakeServing(registered=[model]), **(settings or {}))
+        session = Session(await open_socket(endpoints[id(model)], form, path, **more), model)
         opened.append(session.socket)
         first = await session.socket.recv()
         session.greeting = json.loads(first if isinstance(first, str) else first[HEADER.size :])
@@ -63,16 +63,16 @@ async def live(start: Start) -> AsyncIterator[Open]:
 
 
 async def open_socket(
-    doors: OpenDoors, form: str | None, path: str = "", name: str = "tally", **more: Any
+    endpoints: OpenEndpoints, form: str | None, path: str = "", name: str = "tally", **more: Any
 ) -> ClientConnection:
-    address = doors.address()
+    address = endpoints.address()
     forms: Any = None if form is None else more.pop("subprotocols", [form])
     return await connect(
         f"ws://{address.host}:{address.port}/sequences/{name}{path}", subprotocols=forms, compression=None, **more
     )
 
 
-async def refused(doors: OpenDoors, **more: Any) -> tuple[int, Any]:
+async def refused(endpoints: OpenEndpoints, **more: Any) -> tuple[int, Any]:
     with pytest.raises(InvalidStatus) as refusal:
-        await open_socket(doors, more.pop("form", JSON), **more)
+        await open_socket(endpoints, more.pop("form", JSON), **more)
     return refusal.value.response.status_code, json.loads(refusal.value.response.body or b"{}")

@@ -309,12 +309,12 @@ async def test_what_follows_a_last_step_waits_for_what_becomes_of_it(live: Open,
 async def test_a_closing_server_says_so(live: Open, start: Start) -> None:
     model = stateful()
     model.behave = lambda call: None
-    doors = await start(FakeServing(registered=[model]))
-    session = Session(await open_socket(doors, JSON), model)
+    endpoints = await start(FakeServing(registered=[model]))
+    session = Session(await open_socket(endpoints, JSON), model)
     await session.socket.recv()
     await session.send(body="a")
     await asyncio.wait_for(model.submitted.wait(), LIMIT)
-    closing = asyncio.create_task(doors.doors.close())
+    closing = asyncio.create_task(endpoints.endpoints.close())
     await asyncio.sleep(0)
     model.calls[0].part(b"the last answer")
     assert (await session.receive())["body"] == "the last answer"
@@ -325,36 +325,38 @@ async def test_a_closing_server_says_so(live: Open, start: Start) -> None:
 async def test_sessions_of_stored_sequences_move_when_the_server_drains_and_others_stay(start: Start) -> None:
     stored, volatile = stateful(is_durable=True), stateful()
     volatile.name = "volatile"
-    doors = await start(FakeServing(registered=[stored, volatile]))
-    moves = Session(await open_socket(doors, JSON), stored)
-    stays = Session(await open_socket(doors, JSON, name="volatile"), volatile)
+    endpoints = await start(FakeServing(registered=[stored, volatile]))
+    moves = Session(await open_socket(endpoints, JSON), stored)
+    stays = Session(await open_socket(endpoints, JSON, name="volatile"), volatile)
     await stays.socket.recv()
-    doors.doors.context.start_draining()
+    endpoints.endpoints.context.start_draining()
     assert await moves.closed() == (1012, "The server is shutting down.")
     await stays.send(body="a")
     assert (await stays.receive())["step"] == 1
-    status, body = await refused(doors)
+    status, body = await refused(endpoints)
     assert (status, body["type"]) == (503, "ServiceUnavailableException")
 
 
 async def test_handshakes_that_are_refused(start: Start) -> None:
     stateless = FakeModel("tally")
-    doors = await start(FakeServing(registered=[stateless]))
-    status, body = await refused(doors)
+    endpoints = await start(FakeServing(registered=[stateless]))
+    status, body = await refused(endpoints)
     assert (status, "keeps no sequences" in body["message"]) == (400, True)
-    status, body = await refused(doors, path="/9.9")
+    status, body = await refused(endpoints, path="/9.9")
     assert status == 404
     stateless.is_stateful = True
-    status, body = await refused(doors, form="other.v1")
+    status, body = await refused(endpoints, form="other.v1")
     assert (status, JSON in body["message"]) == (400, True)
     for origin in ("http://evil.example", "http://[", "null"):
-        status, body = await refused(doors, form="sequences.binary.v1", origin=origin)  # of JSON, a page is told later
+        status, body = await refused(
+            endpoints, form="sequences.binary.v1", origin=origin
+        )  # of JSON, a page is told later
         assert (status, origin in body["message"]) == (403, True)
-    status, body = await refused(doors, path="?content_type=text/plain%0d%0aX-Mine:%201")
+    status, body = await refused(endpoints, path="?content_type=text/plain%0d%0aX-Mine:%201")
     assert (status, "Content type" in body["message"]) == (400, True)
-    answer = await doors.request("GET", "/sequences/tally")
+    answer = await endpoints.request("GET", "/sequences/tally")
     assert (answer.status, "WebSocket" in answer.json()["message"]) == (400, True)
-    assert (await doors.request("POST", "/sequences/tally")).status == 405
+    assert (await endpoints.request("POST", "/sequences/tally")).status == 405
 
 
 async def test_pages_of_the_server_and_of_allowed_origins_may_open_sessions(live: Open) -> None:
@@ -369,16 +371,16 @@ async def test_pages_of_the_server_and_of_allowed_origins_may_open_sessions(live
 
 
 async def test_a_key_is_needed_before_the_upgrade(start: Start) -> None:
-    doors = await start(FakeServing(registered=[stateful()]), disable_token_authorization=False)
-    key = json.loads(doors.key_file.read_text())["inference"]["key"]
-    assert (await refused(doors))[0] == 400
-    assert (await refused(doors, additional_headers={"Authorization": "Bearer wrong"}))[0] == 400
-    status, body = await refused(doors, subprotocols=[JSON, "bearer.wrong"])
+    endpoints = await start(FakeServing(registered=[stateful()]), disable_token_authorization=False)
+    key = json.loads(endpoints.key_file.read_text())["inference"]["key"]
+    assert (await refused(endpoints))[0] == 400
+    assert (await refused(endpoints, additional_headers={"Authorization": "Bearer wrong"}))[0] == 400
+    status, body = await refused(endpoints, subprotocols=[JSON, "bearer.wrong"])
     assert (status, body["type"]) == (400, "InvalidKeyException")
     for more in (
         {"additional_headers": {"Authorization": f"Bearer {key}"}},
         {"subprotocols": [JSON, f"bearer.{key}"]},
     ):
-        socket = await open_socket(doors, JSON, **more)
+        socket = await open_socket(endpoints, JSON, **more)
         assert socket.subprotocol == JSON
         await socket.close()

@@ -25,21 +25,21 @@ async def refusal(url: str, *subprotocols: str, origin: str | None = PAGE) -> tu
 
 
 async def test_a_page_is_told_why_at_once(start: Start) -> None:
-    doors = await start(FakeServing([FakeModel(stateful=True), FakeModel("plain")]), cors_allowed_origin=PAGE)
-    url = str(doors.address()).replace("http", "ws")
+    endpoints = await start(FakeServing([FakeModel(stateful=True), FakeModel("plain")]), cors_allowed_origin=PAGE)
+    url = str(endpoints.address()).replace("http", "ws")
     error, code, reason = await refusal(f"{url}/sequences/ghost")
     assert (error["status"], code, error["message"]) == (404, 4404, reason)
     error, code, _ = await refusal(f"{url}/sequences/plain")
     assert (error["status"], code) == (400, 4400)
     assert "keeps no sequences" in error["message"]
-    doors.doors.context.start_draining()
+    endpoints.endpoints.context.start_draining()
     error, code, _ = await refusal(f"{url}/sequences/noop")
     assert (error["status"], error["cause"], code) == (503, "draining", 1013)
 
 
 async def test_a_page_of_another_origin_is_told_the_setting(start: Start) -> None:
-    doors = await start(FakeServing([FakeModel(stateful=True)]))
-    url = str(doors.address()).replace("http", "ws")
+    endpoints = await start(FakeServing([FakeModel(stateful=True)]))
+    url = str(endpoints.address()).replace("http", "ws")
     error, code, reason = await refusal(f"{url}/sequences/noop")
     assert (error["status"], code) == (403, 4403)
     assert "cors_allowed_origin" in error["message"]
@@ -47,12 +47,12 @@ async def test_a_page_of_another_origin_is_told_the_setting(start: Start) -> Non
 
 
 async def test_one_setting_is_enough(start: Start) -> None:
-    doors = await start(FakeServing([FakeModel(stateful=True)]), cors_allowed_origin=PAGE)
-    url = str(doors.address()).replace("http", "ws")
+    endpoints = await start(FakeServing([FakeModel(stateful=True)]), cors_allowed_origin=PAGE)
+    url = str(endpoints.address()).replace("http", "ws")
     async with connect(f"{url}/sequences/noop", origin=PAGE, subprotocols=[FORM]) as socket:  # type: ignore[arg-type,list-item]
         assert "sequence" in json.loads(await socket.recv())
     asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    answer = await doors.request("OPTIONS", "/predictions/noop", headers=asked)
+    answer = await endpoints.request("OPTIONS", "/predictions/noop", headers=asked)
     assert answer.status == 200
     assert answer.headers["access-control-allow-origin"] == PAGE
     assert "POST" in answer.headers["access-control-allow-methods"]
@@ -60,18 +60,18 @@ async def test_one_setting_is_enough(start: Start) -> None:
 
 
 async def test_a_wrong_key_is_told_a_page(start: Start, tmp_path: Path) -> None:
-    doors = await start(
+    endpoints = await start(
         FakeServing([FakeModel(stateful=True)]), disable_token_authorization=False, cors_allowed_origin=PAGE
     )
-    url = str(doors.address()).replace("http", "ws")
+    url = str(endpoints.address()).replace("http", "ws")
     error, code, _ = await refusal(f"{url}/sequences/noop", "bearer.wrong")
     assert (error["status"], code) == (400, 4400)
     assert error["message"].startswith("Token Authorization failed")
 
 
 async def test_programs_get_a_status(start: Start) -> None:
-    doors = await start(FakeServing([FakeModel(stateful=True)]))
-    url = str(doors.address()).replace("http", "ws")
+    endpoints = await start(FakeServing([FakeModel(stateful=True)]))
+    url = str(endpoints.address()).replace("http", "ws")
     with pytest.raises(InvalidStatus) as refused:
         await refusal(f"{url}/sequences/ghost", origin=None)
     assert refused.value.response.status_code == 404

@@ -8,7 +8,7 @@ from tests.endpoints.fakes import make_settings
 
 from torchserve_py.apis.open_inference.sequence_parameters import sequence_of
 from torchserve_py.core.jobs.call import SequenceRequest
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.sequences import SequenceHeaders
 
 ID = "ts_request_sequence_id"
@@ -41,7 +41,7 @@ def test_markers_become_headers(headers):
 def test_the_sequence_of_a_live_session_takes_no_steps_of_others(headers, markers):
     model = FakeModel(stateful=True)
     model.known_sequences.add("live-0123")
-    with pytest.raises(DoorError, match=r"^'live-0123' is the id of a live session"):
+    with pytest.raises(EndpointError, match=r"^'live-0123' is the id of a live session"):
         _sequence(headers, model, {"sequence_id": "live-0123", **markers})
 
 
@@ -97,6 +97,6 @@ def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
     ],
 )
 def test_what_is_refused(headers, parameters, says):
-    with pytest.raises(DoorError, match=says) as refused:
+    with pytest.raises(EndpointError, match=says) as refused:
         _sequence(headers, FakeModel(stateful=True), parameters)
     assert refused.value.failure.status == 400

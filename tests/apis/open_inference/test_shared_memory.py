@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchserve_py.apis.open_inference.shared_memory import MAX_REGIONS, RegionSlice, SharedMemory
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def memory(folder: Path) -> Iterator[SharedMemory]:
 
 
 def refusal(call: Any, *values: Any) -> str:
-    with pytest.raises(DoorError) as caught:
+    with pytest.raises(EndpointError) as caught:
         call(*values)
     assert 400 <= caught.value.failure.status < 500
     return caught.value.failure.message
@@ -35,7 +35,7 @@ def refusal(call: Any, *values: Any) -> str:
 def test_without_the_setting_everything_is_refused_with_its_name(folder: Path) -> None:
     memory = SharedMemory([], 1000, folder)
     for call in (memory.status, memory.unregister, lambda: memory.register("r", "client_a", 0, 1)):
-        with pytest.raises(DoorError, match="shared_memory_keys") as caught:
+        with pytest.raises(EndpointError, match="shared_memory_keys") as caught:
             call()
         assert caught.value.failure.status == 501
 

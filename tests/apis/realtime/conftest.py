@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 from tests.endpoints.socket_client import SocketClient
 from websockets.asyncio.client import ClientConnection, connect
@@ -73,14 +73,14 @@ Open = Callable[..., Awaitable[Client]]
 async def listen(start: Start) -> AsyncIterator[Open]:
     """Open a session with models of the test's choice."""
     opened: list[Client] = []
-    doors: dict[int, OpenDoors] = {}
+    endpoints: dict[int, OpenEndpoints] = {}
 
     async def run(
         *models: FakeModel, query: str = "?intent=transcription", settings: dict[str, Any] | None = None, **more: Any
     ) -> Client:
-        if id(models[0]) not in doors:
-            doors[id(models[0])] = await start(FakeServing(registered=list(models)), **(settings or {}))
-        client = Client(await open_socket(doors[id(models[0])], query, **more))
+        if id(models[0]) not in endpoints:
+            endpoints[id(models[0])] = await start(FakeServing(registered=list(models)), **(settings or {}))
+        client = Client(await open_socket(endpoints[id(models[0])], query, **more))
         opened.append(client)
         client.created = await client.receive()
         return client
@@ -90,6 +90,6 @@ async def listen(start: Start) -> AsyncIterator[Open]:
         await client.socket.close()
 
 
-async def open_socket(doors: OpenDoors, query: str = "?intent=transcription", **more: Any) -> ClientConnection:
-    address = doors.address()
+async def open_socket(endpoints: OpenEndpoints, query: str = "?intent=transcription", **more: Any) -> ClientConnection:
+    address = endpoints.address()
     return await connect(f"ws://{address.host}:{address.port}/v1/realtime{query}", compression=None, **more)

@@ -173,20 +173,20 @@ async def test_vllms_variant(listen: Open) -> None:
 
 
 async def test_what_a_browser_offers(start: Start) -> None:
-    doors = await start(FakeServing([transcriber()]), disable_token_authorization=False)
-    key = json.loads(doors.key_file.read_text())["inference"]["key"]
+    endpoints = await start(FakeServing([transcriber()]), disable_token_authorization=False)
+    key = json.loads(endpoints.key_file.read_text())["inference"]["key"]
     offered: Any = ["realtime", f"openai-insecure-api-key.{key}", "openai-beta.realtime-v1"]
-    async with await open_socket(doors, subprotocols=offered) as socket:
+    async with await open_socket(endpoints, subprotocols=offered) as socket:
         assert socket.subprotocol == "realtime"
         assert json.loads(await socket.recv())["type"] == "transcription_session.created"
-    async with await open_socket(doors, additional_headers={"Authorization": f"Bearer {key}"}):
+    async with await open_socket(endpoints, additional_headers={"Authorization": f"Bearer {key}"}):
         pass
     for wrong in ({}, {"subprotocols": ["realtime", "openai-insecure-api-key.x"]}):
         with pytest.raises(InvalidStatus) as refused:
-            await open_socket(doors, **wrong)
+            await open_socket(endpoints, **wrong)
         assert refused.value.response.status_code == 401
     with pytest.raises(InvalidStatus) as refused:
-        await open_socket(doors, origin="https://elsewhere.example", subprotocols=offered)
+        await open_socket(endpoints, origin="https://elsewhere.example", subprotocols=offered)
     assert refused.value.response.status_code == 403
 
 
@@ -198,25 +198,25 @@ async def test_what_a_browser_offers(start: Start) -> None:
     ],
 )
 async def test_what_is_refused_before_the_upgrade(start: Start, model: FakeModel, query: str, status: int) -> None:
-    doors = await start(FakeServing([model]))
+    endpoints = await start(FakeServing([model]))
     with pytest.raises(InvalidStatus) as refused:
-        await open_socket(doors, query)
+        await open_socket(endpoints, query)
     assert refused.value.response.status_code == status
     assert "message" in json.loads(refused.value.response.body or b"")["error"]
     if status == 400:
-        answer = await doors.request("GET", "/v1/realtime")
+        answer = await endpoints.request("GET", "/v1/realtime")
         assert (answer.status, "handshake" in answer.json()["error"]["message"]) == (400, True)
 
 
 async def test_a_server_that_shuts_down_finishes_what_is_on_its_way(start: Start) -> None:
     model = transcriber()
     model.behave = lambda call: None
-    doors = await start(FakeServing([model]))
-    async with await open_socket(doors) as socket:
+    endpoints = await start(FakeServing([model]))
+    async with await open_socket(endpoints) as socket:
         await socket.recv()
         await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": "b2s="}))
         await asyncio.wait_for(model.submitted.wait(), 20)
-        closing = asyncio.create_task(doors.doors.close())
+        closing = asyncio.create_task(endpoints.endpoints.close())
         await asyncio.sleep(0.1)
         model.calls[0].part(b"heard")
         assert json.loads(await asyncio.wait_for(socket.recv(), 20))["delta"] == "heard"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.apis.live.conftest import stateful
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 from tests.endpoints.socket_client import LIMIT, SocketClient, until
 from websockets.asyncio.client import ClientConnection, connect
@@ -22,8 +22,8 @@ def at_startup(model: FakeModel) -> FakeModel:
     return model
 
 
-async def stream(doors: OpenDoors, query: str = "", **more: Any) -> ClientConnection:
-    address = doors.address()
+async def stream(endpoints: OpenEndpoints, query: str = "", **more: Any) -> ClientConnection:
+    address = endpoints.address()
     return await connect(f"ws://{address.host}:{address.port}/invocations-bidirectional-stream{query}", **more)
 
 
@@ -46,9 +46,9 @@ async def test_parts_come_back_in_the_form_of_their_step(start: Start) -> None:
 
 async def test_each_stream_is_a_sequence_of_its_own(start: Start) -> None:
     model = at_startup(stateful())
-    doors = await start(FakeServing([model]))
+    endpoints = await start(FakeServing([model]))
     for _ in range(2):
-        async with await stream(doors) as socket, asyncio.timeout(LIMIT):
+        async with await stream(endpoints) as socket, asyncio.timeout(LIMIT):
             await socket.send("x")
             await socket.recv()
     assert model.calls[0].sequence_id != model.calls[1].sequence_id
@@ -95,15 +95,15 @@ async def test_the_handler_ends_the_stream(start: Start) -> None:
 
 
 async def test_which_model_is_meant(start: Start) -> None:
-    doors = await start(FakeServing([at_startup(FakeModel("one")), at_startup(stateful())]))
-    async with await stream(doors, "?model_name=tally") as socket, asyncio.timeout(LIMIT):
+    endpoints = await start(FakeServing([at_startup(FakeModel("one")), at_startup(stateful())]))
+    async with await stream(endpoints, "?model_name=tally") as socket, asyncio.timeout(LIMIT):
         await socket.send("x")
         assert await socket.recv() == "x"
     for query, status in (("", 400), ("?model_name=one", 400), ("?model_name=none", 404)):
         with pytest.raises(InvalidStatus) as refused:
-            await stream(doors, query)
+            await stream(endpoints, query)
         assert refused.value.response.status_code == status
-    answer = await doors.request("GET", "/invocations-bidirectional-stream?model_name=tally")
+    answer = await endpoints.request("GET", "/invocations-bidirectional-stream?model_name=tally")
     assert (answer.status, "handshake" in answer.json()["message"]) == (400, True)
 
 
@@ -119,10 +119,10 @@ async def test_a_model_that_transcribes_speaks_the_realtime_api_in_text_or_bytes
 
 
 async def test_keys(start: Start) -> None:
-    doors = await start(FakeServing([at_startup(stateful())]), disable_token_authorization=False)
-    key = json.loads(doors.key_file.read_text())["inference"]["key"]
-    async with await stream(doors, additional_headers={"Authorization": f"Bearer {key}"}):
+    endpoints = await start(FakeServing([at_startup(stateful())]), disable_token_authorization=False)
+    key = json.loads(endpoints.key_file.read_text())["inference"]["key"]
+    async with await stream(endpoints, additional_headers={"Authorization": f"Bearer {key}"}):
         pass
     with pytest.raises(InvalidStatus) as refused:
-        await stream(doors)
+        await stream(endpoints)
     assert refused.value.response.status_code == 400

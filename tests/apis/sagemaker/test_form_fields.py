@@ -3,7 +3,7 @@
 import pytest
 
 from torchserve_py.apis.sagemaker.form_fields import FORM_TYPE, MAX_PARTS, form_field
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 
 MULTIPART = "multipart/form-data; boundary=b"
 
@@ -61,5 +61,5 @@ def test_a_field_of_a_multipart_form(body: bytes, expected: str | None) -> None:
     ],
 )
 def test_an_unusable_form_is_refused(content_type: str, body: bytes, message: str) -> None:
-    with pytest.raises(DoorError, match=message):
+    with pytest.raises(EndpointError, match=message):
         form_field(content_type, body, "model_name")

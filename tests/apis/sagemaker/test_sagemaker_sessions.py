@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.base.causes import Cause
@@ -20,20 +20,20 @@ def stateful(**config: Any) -> FakeModel:
     return model
 
 
-async def opened(doors: OpenDoors) -> dict[str, str]:
+async def opened(endpoints: OpenEndpoints) -> dict[str, str]:
     """Open a session without running the handler; return the header that continues it."""
-    answer = await doors.request("POST", PATH, data=b'{"requestType": "NEW_SESSION"}')
+    answer = await endpoints.request("POST", PATH, data=b'{"requestType": "NEW_SESSION"}')
     assert answer.status == 200
     return {SESSION: answer.headers[NEW].partition(";")[0]}
 
 
 async def test_a_session_that_is_not_used_expires(start: Start) -> None:
     model = stateful(sequence_timeout_ms=200)
-    doors = await start(FakeServing([model]))
-    used, unused = await opened(doors), await opened(doors)
-    assert (await doors.request("POST", PATH, data=b"x", headers=used)).status == 200
+    endpoints = await start(FakeServing([model]))
+    used, unused = await opened(endpoints), await opened(endpoints)
+    assert (await endpoints.request("POST", PATH, data=b"x", headers=used)).status == 200
     await asyncio.sleep(0.3)
-    answer = await doors.request("POST", PATH, data=b"x", headers=unused)
+    answer = await endpoints.request("POST", PATH, data=b"x", headers=unused)
     assert (answer.status, "session not found" in answer.json()["message"]) == (400, True)
     assert len(model.calls) == 1
 
@@ -48,27 +48,27 @@ async def test_a_session_whose_first_request_was_refused_is_still_there(start: S
 
     model = stateful()
     model.behave = refuse_once
-    doors = await start(FakeServing([model]))
-    session = await opened(doors)
-    assert (await doors.request("POST", PATH, data=b"x", headers=session)).status == 503
-    assert (await doors.request("POST", PATH, data=b"x", headers=session)).body == b"ok"
+    endpoints = await start(FakeServing([model]))
+    session = await opened(endpoints)
+    assert (await endpoints.request("POST", PATH, data=b"x", headers=session)).status == 503
+    assert (await endpoints.request("POST", PATH, data=b"x", headers=session)).body == b"ok"
     assert [call.starts_sequence for call in model.calls] == [True, True]
 
 
 async def test_a_refusal_tells_of_no_new_session(start: Start) -> None:
     model = stateful()
     model.behave = lambda call: call.fail(Cause.sequence_capacity)
-    doors = await start(FakeServing([model]))
-    answer = await doors.request("POST", PATH, data=b"x", headers={SESSION: "NEW_SESSION"})
+    endpoints = await start(FakeServing([model]))
+    answer = await endpoints.request("POST", PATH, data=b"x", headers={SESSION: "NEW_SESSION"})
     assert (answer.status, NEW in answer.headers) == (503, False)
 
 
 async def test_a_model_without_sequences_keeps_sessions_itself(start: Start) -> None:
     model = FakeModel("tally")
     model.behave = lambda call: call.part(call.body, headers=[(NEW, "mine; Expires=2030-01-01T00:00:00Z")])
-    doors = await start(FakeServing([model]))
+    endpoints = await start(FakeServing([model]))
     body = b'{"requestType": "NEW_SESSION"}'
-    answer = await doors.request("POST", PATH, data=body, headers={SESSION: "NEW_SESSION"})
+    answer = await endpoints.request("POST", PATH, data=body, headers={SESSION: "NEW_SESSION"})
     assert (answer.body, answer.headers[NEW]) == (body, "mine; Expires=2030-01-01T00:00:00Z")
     assert model.calls[0].header_dict[SESSION] == "NEW_SESSION"
 
@@ -78,8 +78,8 @@ async def test_a_stored_session_whose_last_step_fails_tells_why_and_stays_open(s
     model.is_durable = True
     model.known_sequences.add("mine")
     model.behave = lambda call: call.fail(Cause.sequence_store)
-    doors = await start(FakeServing([model]))
-    answer = await doors.request("POST", PATH, data=b'{"requestType": "CLOSE"}', headers={SESSION: "mine"})
+    endpoints = await start(FakeServing([model]))
+    answer = await endpoints.request("POST", PATH, data=b'{"requestType": "CLOSE"}', headers={SESSION: "mine"})
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "sequence_store")
     assert answer.headers["ts_request_sequence_id"] == "mine"
     assert "X-Amzn-SageMaker-Closed-Session-Id" not in answer.headers

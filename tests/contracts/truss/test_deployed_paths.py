@@ -1,8 +1,8 @@
 """The paths by which clients of Baseten, the platform for Trusses, call a model."""
 
 import pytest
-from tests.contracts.truss.test_truss_door import is_error, mine, registry, truss
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.contracts.truss.test_truss_endpoint import is_error, mine, registry, truss
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel
 
 __all__ = ["mine"]
@@ -18,7 +18,7 @@ __all__ = ["mine"]
         ("/environments/production/sync/v1/chat/completions", "chat_completions"),
     ],
 )
-async def test_a_post_runs_the_only_trusss_endpoint(path: str, endpoint: str, mine: OpenDoors) -> None:
+async def test_a_post_runs_the_only_trusss_endpoint(path: str, endpoint: str, mine: OpenEndpoints) -> None:
     answer = await mine.request("POST", path, data=b"{}")
     assert (answer.status, answer.body) == (200, b"{}")
     (call,) = mine.registry.model.calls
@@ -43,5 +43,5 @@ async def test_the_paths_of_deployments_mean_trusses_alone(start: Start) -> None
 
 
 @pytest.mark.parametrize(("path", "told"), [("async_predict", "answered later"), ("run_remote", "Chains")])
-async def test_what_the_platform_does_itself_is_refused(mine: OpenDoors, path: str, told: str) -> None:
+async def test_what_the_platform_does_itself_is_refused(mine: OpenEndpoints, path: str, told: str) -> None:
     assert told in is_error(await mine.request("POST", f"/environments/production/{path}"), 501, "700")

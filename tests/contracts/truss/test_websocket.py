@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
-from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, worker_status
 
 from torchserve_py.base.causes import Cause
@@ -35,7 +35,7 @@ class Talk:
 
 
 @pytest.fixture
-async def serving(start: Start) -> OpenDoors:
+async def serving(start: Start) -> OpenEndpoints:
     model = FakeModel("mine")
     model.contract = "truss"
     model.declared = {"endpoints": ["websocket"], "websocket": {}}
@@ -47,7 +47,7 @@ Connect = Callable[..., Any]
 
 
 @pytest.fixture
-async def connect(serving: OpenDoors) -> AsyncIterator[Connect]:
+async def connect(serving: OpenEndpoints) -> AsyncIterator[Connect]:
     opened: list[ClientWebSocketResponse] = []
 
     async def run(path: str = SOCKET, **more: Any) -> Talk:
@@ -129,7 +129,7 @@ async def test_a_ping_is_answered(connect: Connect) -> None:
     assert (message.type, message.data) == (WSMsgType.PONG, b"x")
 
 
-async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: OpenDoors, connect: Connect) -> None:
+async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: OpenEndpoints, connect: Connect) -> None:
     serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.05, "ping_timeout_seconds": 0.05}
     talk = await connect(autoping=False)
     assert (await talk.receive()).type == WSMsgType.PING
@@ -138,7 +138,7 @@ async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: OpenDoors, c
 
 
 async def test_a_client_that_sends_a_large_message_slowly_is_not_hung_up_on(
-    serving: OpenDoors, connect: Connect
+    serving: OpenEndpoints, connect: Connect
 ) -> None:
     """It can answer no ping before the end of its message."""
     serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.1, "ping_timeout_seconds": 0.3}
@@ -149,7 +149,9 @@ async def test_a_client_that_sends_a_large_message_slowly_is_not_hung_up_on(
     assert await talk.inputs(1) == [(True, b"b" + b"x" * 20)]
 
 
-async def test_a_client_is_not_hung_up_on_because_the_server_was_frozen(serving: OpenDoors, connect: Connect) -> None:
+async def test_a_client_is_not_hung_up_on_because_the_server_was_frozen(
+    serving: OpenEndpoints, connect: Connect
+) -> None:
     serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.2, "ping_timeout_seconds": 0.5}
     talk = await connect(autoping=False)
     assert (await talk.receive()).type == WSMsgType.PING
@@ -161,7 +163,7 @@ async def test_a_client_is_not_hung_up_on_because_the_server_was_frozen(serving:
 
 
 async def test_a_client_that_reads_nothing_is_hung_up_on(
-    serving: OpenDoors, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    serving: OpenEndpoints, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchserve_py.contracts.truss.websocket._CLOSE_LIMIT", 0.05)
     serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.05, "ping_timeout_seconds": 0.05}
@@ -174,7 +176,7 @@ async def test_a_client_that_reads_nothing_is_hung_up_on(
     talk.client._conn.transport.abort()
 
 
-async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: OpenDoors, connect: Connect) -> None:
+async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: OpenEndpoints, connect: Connect) -> None:
     serving.registry.model.behave = lambda call: call.part(b"no", status=503)
     with pytest.raises(WSServerHandshakeError) as caught:
         await connect()
@@ -182,7 +184,7 @@ async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: OpenDoors,
 
 
 @pytest.mark.parametrize("refuse", ["loading", "queue"])
-async def test_without_room_the_handshake_is_refused(refuse: str, serving: OpenDoors, connect: Connect) -> None:
+async def test_without_room_the_handshake_is_refused(refuse: str, serving: OpenEndpoints, connect: Connect) -> None:
     model = serving.registry.model
     model.workers = [worker_status(ready=refuse != "loading")]
     model.behave = lambda call: call.fail(Cause.queue_full)
@@ -193,7 +195,7 @@ async def test_without_room_the_handshake_is_refused(refuse: str, serving: OpenD
     assert caught.value.headers["X-BASETEN-ERROR-CODE"] == "600"
 
 
-async def test_a_request_that_is_no_handshake_finds_nothing(serving: OpenDoors) -> None:
+async def test_a_request_that_is_no_handshake_finds_nothing(serving: OpenEndpoints) -> None:
     assert (await serving.request("GET", SOCKET)).status == 404
 
 

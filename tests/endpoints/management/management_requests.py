@@ -2,7 +2,7 @@
 
 
 async def manage(serving, method, target, **more):
-    return await serving.request(method, target, door="management", **more)
+    return await serving.request(method, target, endpoint="management", **more)
 
 
 def status_text(answer):

@@ -18,7 +18,7 @@ from torchserve_py.core.serving.errors import (
     VersionConflict,
 )
 from torchserve_py.core.serving.serving import RegisterRequest
-from torchserve_py.endpoints.failures import DoorError, Failure
+from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.endpoints.management.edits import Edit
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 
@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[Operation, type[Exception]]] = {
     "scale nothing": (lambda calls: calls.scale("m", "9", {"min_worker": 1}), ModelVersionNotFound),
     "scale to fewer than the least": (
         lambda calls: calls.scale("m", "1", {"min_worker": 2, "max_worker": 1}),
-        DoorError,
+        EndpointError,
     ),
     "unregister the default version": (lambda calls: calls.unregister("m", "1"), DefaultVersionInUse),
     "unregister nothing": (lambda calls: calls.unregister("m", "9"), ModelVersionNotFound),
@@ -63,7 +63,7 @@ class Others:
 
     async def tell(self, edits: Sequence[Edit]) -> None:
         if self.is_away:
-            raise DoorError(Failure(503, "ServiceUnavailableException", "away", "fleet_not_told"))
+            raise EndpointError(Failure(503, "ServiceUnavailableException", "away", "fleet_not_told"))
         await self.insist(edits)
 
     async def insist(self, edits: Sequence[Edit]) -> None:
@@ -99,7 +99,7 @@ async def test_what_cannot_be_told_is_not_done_and_can_be_done_again(
 ) -> None:
     before = registry.saved_models()
     others.is_away = True
-    with pytest.raises(DoorError, match="away"):
+    with pytest.raises(EndpointError, match="away"):
         await OPERATIONS[operation](calls)
     assert registry.saved_models() == before
     assert [model.version for model in registry.versions("m")] == ["1", "2"]
@@ -147,7 +147,7 @@ async def test_a_model_that_something_holds_is_held_to_its_end(calls: Management
             calls.set_default("m", "2"),
             calls.scale("m", "1", {"min_worker": 3}),
         ):
-            with pytest.raises(DoorError, match="A rollout is under way"):
+            with pytest.raises(EndpointError, match="A rollout is under way"):
                 await change
         raise ZeroDivisionError
     assert not calls.transactions.held

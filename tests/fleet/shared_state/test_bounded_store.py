@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.fleet.shared_state.worlds import Server, States
 
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.fleet.shared_state import bounded_store
 from torchserve_py.fleet.shared_state.bounded_store import BoundedStore
 from torchserve_py.fleet.shared_state.fleet_state import FleetStateError
@@ -54,7 +54,7 @@ async def test_a_change_is_refused_while_the_store_hangs(monkeypatch: pytest.Mon
     server = Server(states)
     await server.look()
     states.gate.clear()
-    with pytest.raises(DoorError, match="gives no answer since") as raised:
+    with pytest.raises(EndpointError, match="gives no answer since") as raised:
         await server.calls.register({"url": "m-1.mar"})
     assert (raised.value.failure.status, raised.value.failure.cause) == (503, "fleet_not_told")
     assert server.models.saved == {}

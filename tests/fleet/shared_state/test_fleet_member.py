@@ -9,7 +9,7 @@ import pytest
 from tests.fleet.shared_state.worlds import Models, Server, States, served
 
 from torchserve_py.core.serving.errors import ModelError, ModelVersionNotFound, VersionConflict, VersionNotReady
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.fleet.shared_state import fleet_member
 from torchserve_py.fleet.shared_state.fleet_state import NOTHING, FleetStateError
@@ -96,7 +96,7 @@ async def test_two_changes_of_a_version_leave_all_servers_equal(pair: str, simul
         for each in changes:
             try:
                 await each
-            except (ModelError, DoorError):
+            except (ModelError, EndpointError):
                 pass
     await settle(servers)
     assert equal(states, servers)
@@ -147,7 +147,7 @@ async def test_a_change_that_cannot_be_told_is_none_and_can_be_made_again(change
         states.loses = lambda: True
     else:
         states.fails = lambda: True
-    with pytest.raises(DoorError) as raised:
+    with pytest.raises(EndpointError) as raised:
         await change(one.calls)
     assert raised.value.failure.status == 503
     assert raised.value.failure.cause == "fleet_not_told"
@@ -321,7 +321,7 @@ async def test_storms_of_changes_leave_all_servers_equal(seed: int, caplog: pyte
             await asyncio.sleep(dice.random() / 500)
             try:
                 await change_at_random(dice)(server.calls)
-            except (ModelError, DoorError):
+            except (ModelError, EndpointError):
                 pass
 
     async def follow(server: Server) -> None:

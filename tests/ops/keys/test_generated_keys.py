@@ -8,7 +8,7 @@ import pytest
 
 from torchserve_py.base.logs import access_log
 from torchserve_py.endpoints.credentials import SentKey
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.ops.keys.generated_keys import GeneratedKeys
 
@@ -44,7 +44,7 @@ async def test_the_key_file(guarded):
 
 
 @pytest.mark.parametrize(
-    ("door", "method", "path", "kind"),
+    ("endpoint", "method", "path", "kind"),
     [
         ("inference", "POST", "/predictions/noop", "inference"),
         ("inference", "GET", "/ping", "inference"),
@@ -52,7 +52,7 @@ async def test_the_key_file(guarded):
         ("management", "GET", "/v1/models/noop", "management"),
     ],
 )
-async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
+async def test_each_endpoint_wants_its_own_key(guarded, endpoint, method, path, kind):
     other = "management" if kind == "inference" else "inference"
     key = keys(guarded.key_file)[kind]
     wrong = [
@@ -66,7 +66,7 @@ async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
         {"Authorization": "Bearer é"},
     ]
     for headers in wrong:
-        answer = await guarded.request(method, path, door=door, headers=headers)
+        answer = await guarded.request(method, path, endpoint=endpoint, headers=headers)
         assert answer.status == 400
         assert answer.json() == {"code": 400, "type": "InvalidKeyException", "message": REFUSED}
     good = [
@@ -74,25 +74,27 @@ async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
         *({"Authorization": f"{scheme} {key}"} for scheme in ("Api-Key", "bearer", "BEARER")),
     ]
     for headers in good:
-        answer = await guarded.request(method, path, door=door, headers=headers)
+        answer = await guarded.request(method, path, endpoint=endpoint, headers=headers)
         assert answer.status == 200
 
 
-@pytest.mark.parametrize(("door", "path"), [("metrics", "/metrics"), ("inference", "/live"), ("inference", "/ready")])
-async def test_some_paths_are_open(guarded, door, path):
-    assert (await guarded.request("GET", path, door=door)).status == 200
+@pytest.mark.parametrize(
+    ("endpoint", "path"), [("metrics", "/metrics"), ("inference", "/live"), ("inference", "/ready")]
+)
+async def test_some_paths_are_open(guarded, endpoint, path):
+    assert (await guarded.request("GET", path, endpoint=endpoint)).status == 200
 
 
 @pytest.mark.parametrize(("kind", "path"), [("inference", "/ping"), ("management", "/models")])
 async def test_rotation(guarded, kind, path):
     old = bearer(guarded, kind)
     before = keys(guarded.key_file)
-    answer = await guarded.request("GET", f"/token?type={kind}", door="management", headers=bearer(guarded, "API"))
+    answer = await guarded.request("GET", f"/token?type={kind}", endpoint="management", headers=bearer(guarded, "API"))
     assert (answer.status, answer.body) == (200, b"\n")
     after = keys(guarded.key_file)
     assert {name for name in before if before[name] != after[name]} == {kind}
-    assert (await guarded.request("GET", path, door=kind, headers=old)).status == 400
-    assert (await guarded.request("GET", path, door=kind, headers=bearer(guarded, kind))).status == 200
+    assert (await guarded.request("GET", path, endpoint=kind, headers=old)).status == 400
+    assert (await guarded.request("GET", path, endpoint=kind, headers=bearer(guarded, kind))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ async def test_rotation(guarded, kind, path):
 )
 async def test_rotation_refused(guarded, query, kind):
     before = guarded.key_file.read_text()
-    answer = await guarded.request("GET", f"/token{query}", door="management", headers=bearer(guarded, kind))
+    answer = await guarded.request("GET", f"/token{query}", endpoint="management", headers=bearer(guarded, kind))
     assert answer.status == 400
     assert answer.json() == {"code": 400, "type": "InvalidKeyException", "message": ROTATION_REFUSED}
     assert guarded.key_file.read_text() == before
@@ -108,31 +110,31 @@ async def test_rotation_refused(guarded, query, kind):
 
 async def test_only_the_path_is_a_rotation(guarded):
     answer = await guarded.request(
-        "GET", "/models?x=/token", door="management", headers={**bearer(guarded, "management"), "X-Note": "/token"}
+        "GET", "/models?x=/token", endpoint="management", headers={**bearer(guarded, "management"), "X-Note": "/token"}
     )
     assert "models" in answer.json()
     api_key = bearer(guarded, "API")
-    answer = await guarded.request("GET", "/token/x?type=inference", door="management", headers=api_key)
+    answer = await guarded.request("GET", "/token/x?type=inference", endpoint="management", headers=api_key)
     assert answer.status == 404
 
 
 async def test_without_authorization_there_are_no_keys(serving):
     assert not serving.key_file.exists()
-    assert (await serving.request("GET", "/token?type=inference", door="management")).status == 404
+    assert (await serving.request("GET", "/token?type=inference", endpoint="management")).status == 404
 
 
 async def test_tokens_are_not_logged(start, caplog):
     caplog.set_level("DEBUG")
     guarded = await start(disable_token_authorization=False, access_log=True)
     await guarded.request("GET", "/ping", headers=bearer(guarded, "inference"))
-    await guarded.request("GET", "/token?type=inference", door="management", headers=bearer(guarded, "API"))
+    await guarded.request("GET", "/token?type=inference", endpoint="management", headers=bearer(guarded, "API"))
     access_log.flush()
     for key in keys(guarded.key_file).values():
         assert key not in caplog.text
 
 
 async def test_the_key_file_goes_with_the_server(guarded):
-    await guarded.doors.close()
+    await guarded.endpoints.close()
     assert not guarded.key_file.exists()
 
 
@@ -143,13 +145,13 @@ def test_keys_expire(tmp_path):
     now += 149
     credential = tokens.admit(TokenType.inference, SentKey(key, given=True))
     now += 1
-    with pytest.raises(DoorError, match="expired"):
+    with pytest.raises(EndpointError, match="expired"):
         tokens.admit(TokenType.inference, SentKey(key, given=True))
-    with pytest.raises(DoorError, match="expired"):
+    with pytest.raises(EndpointError, match="expired"):
         credential.check()
     tokens.rotate("inference", SentKey(keys(tmp_path / "keys.json")["API"], given=True))
     tokens.admit(TokenType.inference, SentKey(keys(tmp_path / "keys.json")["inference"], given=True))
-    with pytest.raises(DoorError, match="incorrect"):
+    with pytest.raises(EndpointError, match="incorrect"):
         credential.account("m")
 
 

@@ -16,7 +16,7 @@ from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Exceeded
 from torchserve_py.endpoints.credentials import SentKey
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.ops.keys.given_keys import GivenKeys
 from torchserve_py.ops.keys.keys_file import KeysFileError, read_keys
@@ -60,14 +60,14 @@ async def guarded(start: Any) -> Any:
 @pytest.mark.parametrize("key", ["first", "second", "third", "fourth"])
 async def test_every_key_of_a_setting_opens_its_api_only(guarded: Any, key: str) -> None:
     assert (await guarded.request("POST", "/predictions/noop", headers=bearer(key))).status == 200
-    refused = await guarded.request("GET", "/models", door="management", headers=bearer(key))
+    refused = await guarded.request("GET", "/models", endpoint="management", headers=bearer(key))
     assert (refused.status, refused.json()["type"]) == (403, "ForbiddenException")
     assert refused.json()["message"] == "This key does not open the management API."
     assert 'error="insufficient_scope"' in refused.headers["WWW-Authenticate"]
 
 
 async def test_a_key_for_management(guarded: Any) -> None:
-    assert (await guarded.request("GET", "/models", door="management", headers=bearer("boss"))).status == 200
+    assert (await guarded.request("GET", "/models", endpoint="management", headers=bearer("boss"))).status == 200
     assert (await guarded.request("POST", "/predictions/noop", headers=bearer("boss"))).status == 403
 
 
@@ -82,7 +82,7 @@ async def test_a_request_without_a_key_is_told_how_to_send_one(guarded: Any, pat
 
 async def test_no_key_file_is_written_and_no_key_is_rotated(guarded: Any) -> None:
     assert not guarded.key_file.exists()
-    answer = await guarded.request("GET", "/token?type=inference", door="management", headers=bearer("boss"))
+    answer = await guarded.request("GET", "/token?type=inference", endpoint="management", headers=bearer("boss"))
     assert (answer.status, "keys_file" in answer.json()["message"]) == (501, True)
 
 
@@ -111,7 +111,7 @@ def test_a_key_expires(tmp_path: Path) -> None:
     keys = given(file, now=lambda: now)
     keys.admit(INFERENCE, SentKey("a", given=True))
     now += timedelta(minutes=1)
-    with pytest.raises(DoorError, match=r"The key 'old' expired at 2030-01-31T00:00:00\+00:00") as refused:
+    with pytest.raises(EndpointError, match=r"The key 'old' expired at 2030-01-31T00:00:00\+00:00") as refused:
         keys.admit(INFERENCE, SentKey("a", given=True))
     assert refused.value.failure.status == 401
 
@@ -123,7 +123,7 @@ def test_the_file_replaces_keys_and_damage_does_not(tmp_path: Path, caplog: pyte
     keys.reload()
     keys.admit(INFERENCE, SentKey("new", given=True))
     keys.admit(MANAGEMENT, SentKey("boss", given=True))
-    with pytest.raises(DoorError, match="not one of this server's"):
+    with pytest.raises(EndpointError, match="not one of this server's"):
         keys.admit(INFERENCE, SentKey("old", given=True))
     for damage in ('{"keys": [{"key": "sécret"}]}', "[", ""):
         file.write_text(damage)

@@ -1,7 +1,7 @@
 """No request reaches beyond the right of its key: every way to send a key, at every path and method of the server.
 
-The paths are those of the route tables and of the gRPC services, so a door that is added is tested, too. What a form
-carries, and what a key allows, is written here a second time; so is which paths are open.
+The paths are those of the route tables and of the gRPC services, so an endpoint that is added is tested, too. What a
+form carries, and what a key allows, is written here a second time; so is which paths are open.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from tests.endpoints.conftest import OpenDoors, open_doors
+from tests.endpoints.conftest import OpenEndpoints, open_endpoints
 from tests.endpoints.fake_serving import CONFIG, FakeModel, FakeServing
 from tests.endpoints.fakes import FakeMetrics, make_settings
 from tests.ops.keys.test_given_keys import write
@@ -38,7 +38,7 @@ from torchserve_py.apis.realtime.realtime_keys import RealtimeKeys
 from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.endpoints import http_listeners
 from torchserve_py.endpoints.http_request import Application
-from torchserve_py.endpoints.routing import ANY_PATH, DoorContext, Route
+from torchserve_py.endpoints.routing import ANY_PATH, EndpointContext, Route
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http2.grpc_server import GrpcServer
 from torchserve_py.ops.keys.given_keys import GivenKeys
@@ -143,9 +143,9 @@ def model(name: str, contract: str = "torchserve") -> FakeModel:
 
 @dataclass
 class Server:
-    """Doors with their route tables, the models behind them, and all that has been done to these."""
+    """Endpoints with their route tables, the models behind them, and all that has been done to these."""
 
-    doors: OpenDoors
+    endpoints: OpenEndpoints
     routes: dict[str, Sequence[Route]]
     registry: FakeServing
 
@@ -160,7 +160,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     tables: list[Sequence[Route]] = []
 
     class Recording(Application):
-        def __init__(self, context: DoorContext, routes: Sequence[Route], guard: Any = None) -> None:
+        def __init__(self, context: EndpointContext, routes: Sequence[Route], guard: Any = None) -> None:
             if any(route.path == "/api-description" for route in routes):  # else those of a listener that is full
                 tables.append(routes)
             super().__init__(context, routes, guard)
@@ -171,10 +171,10 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     registry.store = tmp_path  # type: ignore[attr-defined]
     settings = make_settings(tmp_path, disable_token_authorization=False, keys_file=keys_file(tmp_path))
     metrics = FakeMetrics()
-    opened = await open_doors(settings, registry, metrics, tmp_path / "key_file.json")
-    doors = OpenDoors(opened, registry, metrics, tmp_path / "key_file.json")
-    yield Server(doors, dict(zip(("inference", "management", "metrics"), tables, strict=True)), registry)
-    await doors.client.close()
+    opened = await open_endpoints(settings, registry, metrics, tmp_path / "key_file.json")
+    endpoints = OpenEndpoints(opened, registry, metrics, tmp_path / "key_file.json")
+    yield Server(endpoints, dict(zip(("inference", "management", "metrics"), tables, strict=True)), registry)
+    await endpoints.client.close()
     async with asyncio.timeout(60):
         await opened.close()
 
@@ -210,7 +210,7 @@ def is_allowed(routes: Sequence[Route], path: str, name: str, sent: Sent) -> boo
     return opens is not None and opens[0] in tokens and (opens[1] is None or name in opens[1])
 
 
-async def ask(server: Server, door: str, method: str, path: str, sent: Sent, name: str) -> int:
+async def ask(server: Server, endpoint: str, method: str, path: str, sent: Sent, name: str) -> int:
     """Send a request, as a handshake if it can be one, and a step once a session is open; return the status."""
     body = json.dumps({"model": name, "messages": [], "input": "x", "inputs": []}).encode() if method != "GET" else b""
     lines = [f"{method} {path}{sent.query} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
@@ -222,7 +222,7 @@ async def ask(server: Server, door: str, method: str, path: str, sent: Sent, nam
         lines.append("Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
     else:
         lines.append("Connection: close")
-    connection = await server.doors.raw("\r\n".join([*lines, "", ""]).encode() + body, door=door)
+    connection = await server.endpoints.raw("\r\n".join([*lines, "", ""]).encode() + body, endpoint=endpoint)
     try:
         status = int((await connection.head()).split()[1])
         if status == 101:
@@ -238,10 +238,10 @@ async def ask(server: Server, door: str, method: str, path: str, sent: Sent, nam
 
 def rows(server: Server) -> Iterator[tuple[str, Route, str]]:
     """Yield each route with its listener and each of its methods."""
-    for door, routes in server.routes.items():
+    for endpoint, routes in server.routes.items():
         for route in routes:
             if route.path != ANY_PATH:
-                yield from ((door, route, method) for method in route.methods if method not in ("HEAD", "PATCH"))
+                yield from ((endpoint, route, method) for method in route.methods if method not in ("HEAD", "PATCH"))
 
 
 def paired(server: Server) -> Iterator[tuple[str, Route, str, Sent]]:
@@ -254,13 +254,13 @@ def paired(server: Server) -> Iterator[tuple[str, Route, str, Sent]]:
 
 async def test_no_way_to_send_a_key_reaches_beyond_its_right(server: Server) -> None:
     pairs = 0
-    for door, route, method, sent in paired(server):
+    for endpoint, route, method, sent in paired(server):
         for name in ("other", "other-truss") if "{model_name}" in route.path else ("other",):
-            if is_allowed(server.routes[door], route.path, name, sent):
+            if is_allowed(server.routes[endpoint], route.path, name, sent):
                 continue
-            where = (door, method, route.path, sent.name)
+            where = (endpoint, method, route.path, sent.name)
             before = server.reached()
-            status = await ask(server, door, method, target(route, name), sent, name)
+            status = await ask(server, endpoint, method, target(route, name), sent, name)
             pairs += 1
             assert server.reached() == before, where
             assert route.token is not None or route.path in OPEN, f"{where}: is a path that needs no key"
@@ -278,7 +278,7 @@ async def test_no_way_to_send_a_key_reaches_beyond_its_right(server: Server) -> 
 async def test_a_good_key_opens_every_path_in_every_form(server: Server) -> None:
     """So that refusals above are no accident: the same requests, with keys that may."""
     reached = set()
-    for (door, route, method), (name, make) in zip(rows(server), itertools.cycle(READ.items()), strict=False):
+    for (endpoint, route, method), (name, make) in zip(rows(server), itertools.cycle(READ.items()), strict=False):
         if route.token is None or route.path.endswith(NOT_WITH_A_GOOD_KEY) or method == "DELETE":
             continue
         for key, model_name in (
@@ -288,8 +288,8 @@ async def test_a_good_key_opens_every_path_in_every_form(server: Server) -> None
                 continue  # streams that do not end
             before = server.reached()
             sent = Sent(name, [make(key)], key)
-            status = await ask(server, door, method, target(route, model_name), sent, model_name)
-            assert status not in (401, 403), (door, method, route.path, name, key)
+            status = await ask(server, endpoint, method, target(route, model_name), sent, model_name)
+            assert status not in (401, 403), (endpoint, method, route.path, name, key)
             if server.reached() != before:
                 reached.add(route.path)
     assert len(reached) > 25, sorted(reached)
@@ -316,7 +316,7 @@ class Called(NamedTuple):
 
 
 @dataclass
-class GrpcDoors:
+class GrpcListeners:
     methods: dict[str, set[str]]
     channels: dict[str, grpc.aio.Channel]
     registry: FakeServing
@@ -359,7 +359,7 @@ def about(message: Message, name: str) -> bytes:
 
 
 @pytest.fixture
-async def grpc_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GrpcDoors]:
+async def grpc_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GrpcListeners]:
     tables: list[set[str]] = []
 
     class Recording(GrpcServer):
@@ -371,17 +371,17 @@ async def grpc_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     registry = FakeServing([FakeModel("own"), FakeModel("other")])
     tokens = GivenKeys(KeysSettings(keys_file=keys_file(tmp_path)))
     settings = make_settings(tmp_path, grpc_inference_port=0, grpc_management_port=0)
-    context = DoorContext(settings, registry, FakeMetrics(), tokens)  # type: ignore[arg-type]
-    doors = await grpc_listeners.start_grpc_doors(context)
+    context = EndpointContext(settings, registry, FakeMetrics(), tokens)  # type: ignore[arg-type]
+    endpoints = await grpc_listeners.start_grpc_listeners(context)
     channels = {}
     for kind in ("inference", "management"):
-        address = doors.addresses[f"grpc_{kind}_port"]
+        address = endpoints.addresses[f"grpc_{kind}_port"]
         channels[kind] = grpc.aio.insecure_channel(f"{address.host}:{address.port}")
-    yield GrpcDoors(dict(zip(channels, tables, strict=True)), channels, registry)
+    yield GrpcListeners(dict(zip(channels, tables, strict=True)), channels, registry)
     for channel in channels.values():
         await channel.close()
     async with asyncio.timeout(60):
-        await doors.close()
+        await endpoints.close()
 
 
 GRPC_FORMS = [
@@ -394,7 +394,7 @@ GRPC_FORMS = [
 ]
 
 
-async def test_no_call_of_grpc_reaches_beyond_the_right_of_its_key(grpc_server: GrpcDoors) -> None:
+async def test_no_call_of_grpc_reaches_beyond_the_right_of_its_key(grpc_server: GrpcListeners) -> None:
     refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     for kind, paths in grpc_server.methods.items():
         for path, sent in itertools.product(sorted(paths), GRPC_FORMS):
@@ -421,7 +421,7 @@ async def test_no_call_of_grpc_reaches_beyond_the_right_of_its_key(grpc_server: 
                 assert called.code in refusals, where
 
 
-async def test_a_good_key_opens_the_methods_of_grpc(grpc_server: GrpcDoors) -> None:
+async def test_a_good_key_opens_the_methods_of_grpc(grpc_server: GrpcListeners) -> None:
     for name in ("Bearer", "bearer", "API-KEY"):
         for key, model_name in (("narrow", "own"), ("wide", "other")):
             metadata = [("authorization", READ[name](key)[1])]

@@ -13,10 +13,10 @@ from tests.endpoints.fake_serving import FakeServing
 from tests.endpoints.fakes import make_settings
 from tests.ops.tls.test_tls import PASSWORD, Identity
 
-from torchserve_py.apis.grpc.grpc_listeners import start_grpc_doors
+from torchserve_py.apis.grpc.grpc_listeners import start_grpc_listeners
 from torchserve_py.base.metrics.metrics_plan import MetricsPlan
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.ops.tls import renewal
 from torchserve_py.ops.tls.renewal import follow_certificate
 from torchserve_py.ops.tls.tls import TlsError, server_context
@@ -41,7 +41,7 @@ async def shows(port: int, wanted: bytes) -> None:
 class Listeners:
     """An HTTP listener, and gRPC's, whose certificates are followed."""
 
-    def __init__(self, context: DoorContext, http: int, grpc: int) -> None:
+    def __init__(self, context: EndpointContext, http: int, grpc: int) -> None:
         self.context, self.http, self.grpc = context, http, grpc
 
 
@@ -50,18 +50,18 @@ async def listeners(tmp_path: Path, **files: Any) -> AsyncIterator[Listeners]:
     settings = make_settings(
         tmp_path, enable_grpc_ssl=True, grpc_inference_port=0, grpc_management_port=0, temp_dir=tmp_path, **files
     )
-    context = DoorContext(settings, FakeServing(), ServerMetrics(None, MetricsPlan()), None)  # type: ignore[arg-type]
+    context = EndpointContext(settings, FakeServing(), ServerMetrics(None, MetricsPlan()), None)  # type: ignore[arg-type]
     context.tls_contexts.append(server_context(settings, ["127.0.0.1"]))
-    doors = await start_grpc_doors(context)
+    endpoints = await start_grpc_listeners(context)
     http = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context.tls_contexts[0])
     following = asyncio.create_task(follow_certificate(context))
     try:
-        grpc = doors.addresses["grpc_inference_port"].port
+        grpc = endpoints.addresses["grpc_inference_port"].port
         yield Listeners(context, http.sockets[0].getsockname()[1], grpc)
     finally:
         following.cancel()
         http.close()
-        await doors.close()
+        await endpoints.close()
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
-from tests.endpoints.conftest import OpenDoors, open_doors
+from tests.endpoints.conftest import OpenEndpoints, open_endpoints
 from tests.endpoints.fake_serving import FakeServing
 from tests.endpoints.fakes import FakeMetrics, make_settings
 
@@ -89,7 +89,7 @@ async def test_a_pair_of_pem_files(start, identity, form):
     serving = await start(inference_address=HTTPS, **files)
     assert await post(serving.address()) == (200, b"x")
     assert await asyncio.to_thread(shown_certificate, serving.address()) == identity.der
-    assert (await serving.request("GET", "/models", door="management")).status == 200  # that one is plain
+    assert (await serving.request("GET", "/models", endpoint="management")).status == 200  # that one is plain
 
 
 async def test_a_key_store_wins_over_files_and_leaves_no_trace(start, identity, tmp_path, caplog):
@@ -181,7 +181,7 @@ async def test_those_who_do_not_shake_hands_hinder_nobody(start, first_bytes):
     silent = await serving.raw(first_bytes)
     assert await post(serving.address()) == (200, b"x")
     async with asyncio.timeout(60):
-        await serving.doors.close()
+        await serving.endpoints.close()
     await silent.close()
 
 
@@ -216,7 +216,7 @@ async def test_large_bodies_both_ways_and_many_at_once(start):
 async def test_a_shared_https_port(start):
     serving = await start(inference_address=HTTPS)
     address = replace(HTTPS, port=serving.address().port)
-    await serving.doors.close()
+    await serving.endpoints.close()
     again = await start(inference_address=address, management_address=address)
     assert again.address() == again.address("management") == address
     assert await post(address) == (200, b"x")
@@ -226,8 +226,8 @@ def test_under_the_servers_own_event_loop(tmp_path):
     async def run():
         settings = make_settings(tmp_path, inference_address=HTTPS)
         registry, metrics = FakeServing(), FakeMetrics()
-        doors = await open_doors(settings, registry, metrics)
-        serving = OpenDoors(doors, registry, metrics, tmp_path / "key_file.json")
+        endpoints = await open_endpoints(settings, registry, metrics)
+        serving = OpenEndpoints(endpoints, registry, metrics, tmp_path / "key_file.json")
         try:
             body = b"x" * 3_000_000
             assert await asyncio.gather(*(post(serving.address(), body) for _ in range(4))) == [(200, body)] * 4
@@ -239,7 +239,7 @@ def test_under_the_servers_own_event_loop(tmp_path):
             await noisy.rest()
             await serving.client.close()
             async with asyncio.timeout(60):
-                await doors.close()
+                await endpoints.close()
             await silent.close()
         finally:
             await serving.client.close()

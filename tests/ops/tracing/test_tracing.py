@@ -28,7 +28,7 @@ def spans_in(path: Path) -> dict[str, dict[str, Any]]:
     return {span["name"]: span for span in found}
 
 
-def test_a_request_is_traced_from_the_door_to_the_handler(tmp_path: Path) -> None:
+def test_a_request_is_traced_from_the_endpoint_to_the_handler(tmp_path: Path) -> None:
     traces = tmp_path / "spans.jsonl"
     with RunningServer({"m": model_folder(tmp_path, "m", HANDLER)}, {"traces": traces}) as server:
         server.wait_ready()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.endpoints.page_files import PARTS
-from torchserve_py.tools.console import console_door
-from torchserve_py.tools.docs_page import docs_door
+from torchserve_py.tools.console import console_endpoints
+from torchserve_py.tools.docs_page import docs_endpoints
 
-PAGE = Path(console_door.__file__).parent / "page"
-DOCS = Path(docs_door.__file__).parent / "page"
+PAGE = Path(console_endpoints.__file__).parent / "page"
+DOCS = Path(docs_endpoints.__file__).parent / "page"
 OWN = [path for folder in (PAGE, PARTS, DOCS) for path in sorted(folder.iterdir()) if path.is_file()]
 MOST_LINES = 300
 
@@ -29,7 +29,7 @@ def test_a_file_of_a_page(path: Path) -> None:
 
 
 def test_every_file_that_a_module_imports_is_served() -> None:
-    files = console_door.page_answers()
+    files = console_endpoints.page_answers()
     for path in (*PAGE.glob("*.js"), *PARTS.glob("*.js")):
         for name in re.findall(r"""(?:from|import\()\s*"\./([^"]+)\"""", path.read_text(encoding="utf-8")):
             assert name in files, f"{path.name} imports {name}"

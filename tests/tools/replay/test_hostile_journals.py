@@ -88,7 +88,7 @@ def check_stays(request: ReplayRequest, model: str) -> None:
     assert request.path.isprintable()
     assert "#" not in query
     first, *rest = request.path.split("?")[0][1:].split("/")
-    if first in OWN_SEGMENTS and request.door == "http":
+    if first in OWN_SEGMENTS and request.endpoint == "http":
         named = unquote(rest[0]) if rest else ""
         if first in ("predictions", "explanations"):
             assert named == model

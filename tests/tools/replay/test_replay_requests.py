@@ -39,7 +39,7 @@ def message_in(request: ReplayRequest) -> ModelInferRequest:
 def test_a_call_names_the_version_and_the_fresh_sequence(named: InferParameter) -> None:
     request = request_of(step(1, "9", **call(named)), "2.0", "replay-1")
     sent = message_in(request)
-    assert (request.door, request.path) == ("grpc", "/inference.GRPCInferenceService/ModelInfer")
+    assert (request.endpoint, request.path) == ("grpc", "/inference.GRPCInferenceService/ModelInfer")
     assert (sent.model_version, sent.parameters["sequence_id"].string_param) == ("2.0", "replay-1")
     assert (sent.id, sent.parameters["sequence_start"].bool_param) == ("7", True)
     assert list(sent.inputs[0].contents.int_contents) == [5]
@@ -84,7 +84,7 @@ def test_a_header_names_the_version_where_the_path_cannot(protocol: str, method:
 def test_an_observation_goes_to_a_socket_of_the_version() -> None:
     record = step(1, "openpi-1", **form_of(b"\x80"), protocol="openpi", via="websocket", path="/", route="/")
     request = request_of(record, "2.0", "replay-1")
-    assert (request.door, request.path, request.body) == ("openpi", "/openpi/m/2.0", b"\x80")
+    assert (request.endpoint, request.path, request.body) == ("openpi", "/openpi/m/2.0", b"\x80")
     assert request_of(record, None, "replay-1").path == "/openpi/m"
 
 

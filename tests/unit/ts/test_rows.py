@@ -136,7 +136,7 @@ def test_a_malformed_form_is_the_clients_error(content_type: str, body: bytes, m
     assert raised.value.status == 400
 
 
-def test_parameters_that_the_door_knows_become_the_rows_values() -> None:
+def test_parameters_that_the_endpoint_knows_become_the_rows_values() -> None:
     data = read([["a", None, b"1"], [b"b", "application/json", b"[2]"], ["c", "text/plain", "text"]])
 
     assert data == {"a": bytearray(b"1"), "b": [2], "c": "text"}

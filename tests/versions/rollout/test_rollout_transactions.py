@@ -13,7 +13,7 @@ import pytest
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.core.serving.errors import ModelVersionNotFound, WorkersFailed
 from torchserve_py.core.serving.serving import ModelStatus
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.versions.rollout import rollouts
 from torchserve_py.versions.rollout.rollouts import Rollouts
@@ -189,7 +189,7 @@ async def test_a_rollout_that_fails_at_any_point_leaves_all_as_it_was(places: in
         world.models.fails = error_at(point, error)
         try:
             await world.rollouts.roll_out("m", "2")
-        except (WorkersFailed, DoorError, ZeroDivisionError):
+        except (WorkersFailed, EndpointError, ZeroDivisionError):
             stopped += 1
             assert world.models.now == before, f"point {point}"
             assert world.judge.state == "judges"
@@ -212,7 +212,7 @@ async def test_places_that_cannot_be_given_back_stay_where_they_are() -> None:
             raise WorkersFailed("m", "2", 500)
 
     world.models.fails = fails
-    with pytest.raises(DoorError):
+    with pytest.raises(EndpointError):
         await world.rollouts.roll_out("m", "2")
     assert world.rollouts.about("m")["taken"] == 2
     assert {version: each.workers for version, each in world.models.versions_of_m.items()} == {"1": 1, "2": 2}
@@ -269,7 +269,7 @@ async def test_what_a_rollout_changes_is_not_changed_meanwhile() -> None:
         world.calls.set_default("m", "2"),
         world.rollouts.roll_out("m", "1"),
     ):
-        with pytest.raises(DoorError, match="The rollout of version 2 of model m is under way") as raised:
+        with pytest.raises(EndpointError, match="The rollout of version 2 of model m is under way") as raised:
             await change
         assert (raised.value.failure.status, raised.value.failure.cause) == (409, "rollout_under_way")
     await rolling

@@ -1,4 +1,4 @@
-"""The members of a request's JSON that the server's doors read as well: the object itself, its id, its parameters."""
+"""The members of a request's JSON that endpoints of the server read, too: the object itself, its id, its parameters."""
 
 import json
 import re

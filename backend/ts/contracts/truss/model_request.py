@@ -74,7 +74,7 @@ class ModelRequest(Request):
     def __init__(self, row: InferRow, model_name: str, client: TrussClient) -> None:
         super().__init__(model_scope("http", row.headers, row.content_type, model_name), self._receive_message)
         body = row.body
-        if isinstance(body, list):  # parameters taken apart by the door; the raw body is the one without a name
+        if isinstance(body, list):  # parameters taken apart by the endpoint; the raw body is the one without a name
             body = next((value for name, _, value in body if name is None), b"")
         self._whole_body = as_bytes(body)
         self._peer = client

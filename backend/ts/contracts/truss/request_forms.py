@@ -1,8 +1,8 @@
 """The forms of requests to a Truss: Truss's own, TorchServe's ``/predictions``, and Open Inference.
 
-A form reads the inputs from a row, and writes results and errors as the door of its protocol expects them. In Truss's
-own form a request with the content type ``application/octet-stream`` is binary (msgpack), every other one JSON, and the
-answer is what the request is.
+A form reads the inputs from a row, and writes results and errors as the endpoint of its protocol expects them. In
+Truss's own form a request with the content type ``application/octet-stream`` is binary (msgpack), every other one JSON,
+and the answer is what the request is.
 """
 
 import functools
@@ -64,7 +64,7 @@ class Form(ABC):
         """Whether the client wants a stream as one whole answer."""
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
-        """Return the row of a request that failed before its first answer; here the door writes the error's form."""
+        """Return the row of a request that failed before its first answer; the endpoint writes the error's form."""
         text = problem.error if isinstance(problem.error, str) else to_json(problem.error).decode()
         return error_row(job_id, problem.status, wire_text(text))
 

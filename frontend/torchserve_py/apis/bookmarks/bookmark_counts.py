@@ -4,7 +4,7 @@ from typing import Self
 
 from torchserve_py.base.metrics.families import Family
 from torchserve_py.base.metrics.instruments import Counter
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 
 
 class BookmarkCounts:
@@ -21,7 +21,7 @@ class BookmarkCounts:
         return self.forked, self.rewound, self.imported
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return those of a server, which shows them."""
         counts = cls()
         for family in counts.families:

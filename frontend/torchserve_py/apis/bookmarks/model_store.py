@@ -11,7 +11,7 @@ from torchserve_py.sequences.steps.kept_states import path_of, sequence_file
 
 
 def place_of(model: ServedModel, folders: StateFolders) -> StorePlace:
-    """Return where a model's sequences are. Raises DoorError: in no store."""
+    """Return where a model's sequences are. Raises EndpointError: in no store."""
     if not model.is_stateful:
         raise bad_request(
             f'Model "{model.name}" keeps no sequences; set sequenceBatching: true in its model-config.yaml.'

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.bookmarks.bookmarks_door import BookmarksDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.bookmarks.bookmarks_endpoints import BookmarksEndpoints
 
-    return [DoorOffer("management_address", BookmarksDoor)]
+    return [EndpointsOffer("management_address", BookmarksEndpoints)]
 
 
-PLUGIN = Plugin(name="bookmarks", doors=_doors)
+PLUGIN = Plugin(name="bookmarks", endpoints=_endpoints)

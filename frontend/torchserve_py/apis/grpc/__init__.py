@@ -1,4 +1,4 @@
-"""The gRPC doors: TorchServe's inference and management services, health checking and reflection."""
+"""The gRPC endpoints: TorchServe's inference and management services, health checking and reflection."""
 
 import os
 

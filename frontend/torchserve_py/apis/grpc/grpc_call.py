@@ -26,7 +26,7 @@ class GrpcDialect(Dialect, ABC):
     def answer(self, call: GrpcCall, part: Part) -> Any:
         """Return the only message of the answer that begins with ``part``, or a coroutine that gives the message.
 
-        Raises DoorError: the answer is not one message; awaiting the coroutine may raise this, too.
+        Raises EndpointError: the answer is not one message; awaiting the coroutine may raise this, too.
         """
         return part.body
 
@@ -64,7 +64,7 @@ class GrpcCall(RepliedCall, LaterReply):
         return self.dialect.answer(self, first)
 
     async def stream(self) -> None:
-        """Answer with a message for each part. Raises DoorError: the job failed, after the parts that were written."""
+        """Answer with a message for each part. Raises EndpointError: the job failed, after parts that were written."""
         self._name_call()
         try:
             first = await self.next_usable()

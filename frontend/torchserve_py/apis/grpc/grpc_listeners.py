@@ -32,7 +32,7 @@ from torchserve_py.base.settings.addresses import Address
 from torchserve_py.base.settings.server_settings import default_of
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.net.http2.grpc_messages import LARGEST, MessageLimit
 from torchserve_py.net.http2.grpc_server import GrpcServer
 from torchserve_py.net.http2.rpc import RpcLimits, RpcMethod
@@ -48,10 +48,10 @@ _SMALL: Final = MessageLimit(4096, "is enough for the name of a service")
 _STOP_SECONDS: Final = 5.0
 
 
-class GrpcDoors:
-    """The open gRPC doors of a running server, with the keys, the repository and the limits of its HTTP doors."""
+class GrpcListeners:
+    """The gRPC endpoints of a running server, with the keys, the repository and the limits of its HTTP endpoints."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self.context = context
@@ -59,7 +59,7 @@ class GrpcDoors:
         self._open_calls: set[TwoWayCall] = set()
 
     async def open(self) -> None:
-        """Listen. Raises ListenError, TlsError: see `start_grpc_doors`."""
+        """Listen. Raises ListenError, TlsError: see `start_grpc_listeners`."""
         settings = self.context.settings
         tls = tls_context(settings)
         if tls is not None:  # a key store is for HTTP alone
@@ -128,18 +128,18 @@ class GrpcDoors:
         logger.info("%s: listening at %s", setting, address)
 
 
-async def start_grpc_doors(context: DoorContext) -> GrpcDoors:
-    """Open the gRPC doors.
+async def start_grpc_listeners(context: EndpointContext) -> GrpcListeners:
+    """Open the gRPC endpoints.
 
-    Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used. No door is open then.
+    Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used. No endpoint is open then.
     """
-    doors = GrpcDoors(context)
+    endpoints = GrpcListeners(context)
     try:
-        await doors.open()
+        await endpoints.open()
     except BaseException:
-        await doors.close()
+        await endpoints.close()
         raise
-    return doors
+    return endpoints
 
 
 def _tensor_limit(settings: Settings) -> MessageLimit:

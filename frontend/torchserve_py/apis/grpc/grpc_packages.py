@@ -1,7 +1,7 @@
-"""Checks, before any door opens, that the packages of the gRPC doors work together.
+"""Checks, before any endpoint opens, that the packages of the gRPC endpoints work together.
 
 Generated code refuses, at its import, a protobuf that is older than the generator's; so another package that pins an
-old protobuf keeps the gRPC doors from opening.
+old protobuf keeps the gRPC endpoints from opening.
 """
 
 import importlib

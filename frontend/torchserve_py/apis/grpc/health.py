@@ -8,7 +8,7 @@ from typing import Any, Final
 from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2
 
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.rpc import Rpc, RpcMethod
 from torchserve_py.net.turns import running_turns
@@ -24,7 +24,7 @@ _Status = health_pb2.HealthCheckResponse
 class HealthService:
     """The state of the services of one server, which is the same for all services."""
 
-    def __init__(self, context: DoorContext, services: Collection[str]) -> None:
+    def __init__(self, context: EndpointContext, services: Collection[str]) -> None:
         self._context = context
         self._services = {_SERVER, *services}
         self._is_closed = False

@@ -20,8 +20,8 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log as access
 from torchserve_py.core.jobs.job_observer import Account
 from torchserve_py.endpoints.credentials import Credential, key_in_metadata
-from torchserve_py.endpoints.failures import CAUSE_HEADER, EXPECTED_ERRORS, DoorError, Failure
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.failures import CAUSE_HEADER, EXPECTED_ERRORS, EndpointError, Failure
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.admission import client_at
 from torchserve_py.net.http2.grpc_messages import MessageLimit
@@ -53,7 +53,7 @@ class GrpcMethod(NamedTuple):
 
 
 def methods_of(
-    service: ServiceDescriptor, table: Mapping[str, GrpcMethod], context: DoorContext, raw_limit: MessageLimit
+    service: ServiceDescriptor, table: Mapping[str, GrpcMethod], context: EndpointContext, raw_limit: MessageLimit
 ) -> dict[str, RpcMethod]:
     """Return the methods of a service by path; ``raw_limit`` is the size limit of the messages of raw methods."""
     limit = MessageLimit(context.settings.max_request_size, "max_request_size sets")
@@ -82,7 +82,7 @@ def methods_of(
 class _Served:
     """A method of a server: checks keys, words failures, and writes the access log."""
 
-    def __init__(self, name: str, row: GrpcMethod, context: DoorContext, *, is_stream: bool) -> None:
+    def __init__(self, name: str, row: GrpcMethod, context: EndpointContext, *, is_stream: bool) -> None:
         self.name = name
         self._is_stream = is_stream
         self._row = row
@@ -94,7 +94,7 @@ class _Served:
         assert self._tokens is not None, "token authorization is on"
         try:
             return self._tokens.admit(self._row.token, key_in_metadata(metadata))
-        except DoorError as error:
+        except EndpointError as error:
             denied = self.refuse(error)
             name = name_among(metadata)
             if self._is_logged:
@@ -120,7 +120,7 @@ class _Served:
 
     def _lose_right(self, rpc: Rpc, failure: Failure) -> None:
         """End a call whose key is good no more; its handler is cancelled."""
-        denied = self.refuse(DoorError(failure))
+        denied = self.refuse(EndpointError(failure))
         rpc.fail(denied.code, denied.details)
 
     def _log(self, started: float, name: str | None, rpc: Rpc) -> None:
@@ -161,7 +161,7 @@ def _address(peer: str) -> str:
 def account_of(rpc: Rpc, model: str) -> Account | None:
     """Return the account to which a call to a model is charged, if it is to one.
 
-    Raises DoorError: the call's key is not for this model, or is good no more.
+    Raises EndpointError: the call's key is not for this model, or is good no more.
     """
     credential: Credential | None = rpc.credential
     return None if credential is None else credential.account(model)

@@ -1,7 +1,7 @@
 """The Open Inference service, under its three names.
 
 The serialized request of `ModelInfer` goes to the worker, and the worker's bytes are the response: this is a hot path.
-Descriptions are the REST door's, whose JSON becomes messages.
+Descriptions are the REST endpoint's, whose JSON becomes messages.
 """
 
 import json
@@ -23,8 +23,8 @@ from torchserve_py.apis.open_inference.repository import Repository
 from torchserve_py.apis.open_inference.shared_memory import SharedMemory
 from torchserve_py.apis.open_inference.shared_tensors import REGION
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.failures import UNAVAILABLE, DoorError, Failure, unsupported
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure, unsupported
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http2.grpc_messages import BadGrpcMessage
 from torchserve_py.net.http2.rpc import Rpc
@@ -44,12 +44,12 @@ _UNSUPPORTED: Final = {
 
 
 class OpenInferenceService:
-    """Serves the methods; raises `DoorError`, `ModelError` and `ArchiveError` for refused requests.
+    """Serves the methods; raises `EndpointError`, `ModelError` and `ArchiveError` for refused requests.
 
     Calls of `ModelStreamInfer` are in ``open_calls`` while they run.
     """
 
-    def __init__(self, context: DoorContext, open_calls: set[TwoWayCall]) -> None:
+    def __init__(self, context: EndpointContext, open_calls: set[TwoWayCall]) -> None:
         self._context = context
         self._serving = context.serving
         self._memory = context.shared(SharedMemory.of)
@@ -118,7 +118,7 @@ class OpenInferenceService:
         return {"ready": await descriptions.model_ready(self._serving, model)}
 
     def _model(self, request: Any, rpc: Rpc) -> ServedModel:
-        """Return the described model. Raises DoorError: the call's key is not for it; ModelError: there is none."""
+        """Return the described model. Raises EndpointError: the call's key is not for it; ModelError: there is none."""
         account_of(rpc, request.name)
         return self._serving.get_latest(request.name, request.version or None)
 
@@ -154,11 +154,11 @@ class OpenInferenceService:
 
 
 def _hold(rpc: Rpc, size: int) -> None:
-    """Count bytes that the server holds for a call. Raises DoorError: there is no room for them now."""
+    """Count bytes that the server holds for a call. Raises EndpointError: there is no room for them now."""
     try:
         rpc.reader.hold(size)
     except BadGrpcMessage as error:
-        raise DoorError(Failure(429, UNAVAILABLE, str(error), overloaded=True)) from error
+        raise EndpointError(Failure(429, UNAVAILABLE, str(error), overloaded=True)) from error
 
 
 def _refuse(advice: str, request: Any, rpc: Rpc) -> _Described:

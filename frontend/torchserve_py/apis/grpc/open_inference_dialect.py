@@ -1,7 +1,7 @@
 """The Open Inference Protocol over gRPC as dialects: with messages as the worker made them, and with envelopes.
 
-A response is large, and the door puts its envelope around the bytes without reading them. Protobuf allows that: a field
-that is appended to a serialized message belongs to it, and of a map's entries with one key the last counts.
+A response is large, and the endpoint puts its envelope around the bytes without reading them. Protobuf allows that: a
+field that is appended to a serialized message belongs to it, and of a map's entries with one key the last counts.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Requests of the Open Inference service, from bytes to jobs.
 
-A request is large and the door needs little of it: the door reads the head and passes the bytes on.
+A request is large and the endpoint needs little of it: the endpoint reads the head and passes the bytes on.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class OpenRequest(NamedTuple):
 
 
 def read_request(body: bytes) -> OpenRequest:
-    """Read the head of a serialized ``ModelInferRequest``. Raises DoorError: it is malformed, or names no model."""
+    """Read the head of a serialized ``ModelInferRequest``. Raises EndpointError: it is malformed, or names no model."""
     try:
         part = body
         if len(body) >= LARGE_MESSAGE:
@@ -81,7 +81,7 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def is_from_triton(request: OpenRequest) -> bool:
     """Return whether only Triton's clients send such a request: with their parameters, raw contents or shared memory.
 
-    Raises DoorError: the message is no request.
+    Raises EndpointError: the message is no request.
     """
     if any(name in _TRITON_KEYS or name.startswith(_TRITON_PREFIX) for name in request.parameters):
         return True
@@ -133,8 +133,8 @@ class OpenInferenceJobs:
     ) -> GrpcCall:
         """Make a job of a request; with ``more_input`` further inputs follow.
 
-        Raises DoorError: the sequence, the time limit or the priority of the request is invalid, or the sequence of a
-        request to a stateful model is missing; or the workers of the model fail to start.
+        Raises EndpointError: the sequence, the time limit or the priority of the request is invalid, or the sequence of
+        a request to a stateful model is missing; or the workers of the model fail to start.
         """
         account = account_of(rpc, model.name)
         refuse_if_failing(self.serving, model)

@@ -27,7 +27,7 @@ from torchserve_py.apis.grpc.open_inference_requests import (
 from torchserve_py.apis.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
 from torchserve_py.apis.open_inference.sequence_parameters import ID
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.failures import DoorError, bad_request
+from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.net.http2.rpc import Rpc
 
 _AUTO: Final = "auto"
@@ -96,7 +96,7 @@ class InferStream(TwoWayCall):
             return True
         try:
             return is_from_triton(read_request(first))
-        except DoorError:
+        except EndpointError:
             return False
 
     async def _run_one_job(self, model: ServedModel, first: OpenRequest) -> None:

@@ -15,9 +15,9 @@ def _listeners() -> Iterable[ListenerOffer]:
     from torchserve_py.apis.grpc.grpc_packages import check_grpc_packages
 
     check_grpc_packages()
-    from torchserve_py.apis.grpc.grpc_listeners import start_grpc_doors
+    from torchserve_py.apis.grpc.grpc_listeners import start_grpc_listeners
 
-    return [start_grpc_doors]
+    return [start_grpc_listeners]
 
 
 def _settings() -> type[SettingsSection]:

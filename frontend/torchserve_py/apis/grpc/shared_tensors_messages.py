@@ -24,7 +24,7 @@ _MAX_FIELDS: Final = 1000
 def with_raw_contents(memory: SharedMemory, body: bytes, hold: Callable[[int], None]) -> tuple[bytes, Places]:
     """Return a request with its inputs in shared memory as raw contents, and the places for its outputs.
 
-    Raises DoorError: the bytes are no request, a place does not exist, or another input is not in the raw form.
+    Raises EndpointError: the bytes are no request, a place does not exist, or another input is not in the raw form.
     """
     try:
         fields = fields_of(body, _MAX_FIELDS)

@@ -135,20 +135,20 @@ class InferenceService:
         return self.submit(request, rpc, model, sequence)
 
     def model(self, request: PredictionsRequest) -> ServedModel:
-        """Return the model of a request. Raises DoorError, ModelNotFound, ModelVersionNotFound: it names none."""
+        """Return the model of a request. Raises EndpointError, ModelNotFound, ModelVersionNotFound: it names none."""
         if not request.model_name:
             raise bad_request("Parameter model_name is required.")
         return self._serving.get(request.model_name, request.model_version or None)
 
     def starts(self, request: PredictionsRequest) -> bool:
-        """Return whether a request has a start marker; raises `DoorError` for one that is neither true nor false."""
+        """Return whether a request has a start marker; raises EndpointError for one that is neither true nor false."""
         return is_marked(f"Input {self._start_key}", _text(request, self._start_key))
 
     def sequence_of(self, request: PredictionsRequest, metadata: Mapping[str, str] = NO_METADATA) -> SequenceRequest:
         """Return the sequence that a request names, or one of its own.
 
-        ``metadata`` may say which step it is, where the call has one request. Raises DoorError: an id, a number or a
-        marker is wrong.
+        ``metadata`` may say which step it is, where the call has one request. Raises EndpointError: an id, a number or
+        a marker is wrong.
         """
         start, end = _text(request, self._start_key), _text(request, self._end_key)
         said = [(_text(request, key), metadata.get(key)) for key in (REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)]
@@ -162,7 +162,7 @@ class InferenceService:
 
         A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
         start and the end of a sequence, and for the id of the request mean what the headers mean. Of the call's
-        metadata, what decides on the version counts. Raises DoorError: the priority is invalid.
+        metadata, what decides on the version counts. Raises EndpointError: the priority is invalid.
         """
         account = account_of(rpc, model.name)
         version = request.model_version or None
@@ -239,7 +239,7 @@ def _message(call: GrpcCall, body: bytes | bytearray) -> PredictionResponse:
 
 
 def _text(request: PredictionsRequest, key: str) -> str | None:
-    """Return the entry of a request's input that stands for a header, or None. Raises `DoorError`: it is not UTF-8."""
+    """Return the entry of an input that stands for a header, or None. Raises EndpointError: it is not UTF-8."""
     value = request.input.get(key)
     try:
         return None if value is None else value.decode()

@@ -42,7 +42,7 @@ DIALECT: Final = ManagementDialect()
 
 
 class ManagementService:
-    """Turns messages into management calls; raises what these raise, and `DoorError` for invalid values."""
+    """Turns messages into management calls; raises what these raise, and `EndpointError` for invalid values."""
 
     def __init__(self, calls: ManagementCalls) -> None:
         self._calls = calls

@@ -19,7 +19,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.base.task_group import TaskGroup
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.failures import DoorError, failure_of_job
+from torchserve_py.endpoints.failures import EndpointError, failure_of_job
 from torchserve_py.net.http2.rpc import Rpc
 
 #: How many requests of one call may be unanswered, and how many of the largest size.
@@ -27,7 +27,7 @@ MAX_REQUESTS: Final = 64
 MAX_LARGEST_REQUESTS: Final = 4
 
 #: The errors by which a request is refused or fails; others end the call.
-REQUEST_ERRORS: Final = (DoorError, ModelError)
+REQUEST_ERRORS: Final = (EndpointError, ModelError)
 
 
 class CarriedRequest:
@@ -101,8 +101,8 @@ class TwoWayCall(ABC):
     async def run(self) -> None:
         """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises.
 
-        Raises DoorError: the server shuts down, or the failure of a request ends the call; ModelError: a request names
-        no model that there is, and that ends the call.
+        Raises EndpointError: the server shuts down, or the failure of a request ends the call; ModelError: a request
+        names no model that there is, and that ends the call.
         """
         self._open_calls.add(self)
         failure: BaseException | None = None
@@ -124,7 +124,7 @@ class TwoWayCall(ABC):
             finally:
                 del failure  # its traceback holds this frame
         if self._is_closed:
-            raise DoorError(failure_of_job(Cause.draining, "", None))
+            raise EndpointError(failure_of_job(Cause.draining, "", None))
 
     def close(self) -> None:
         """Read no more requests; end when those that were read are answered."""
@@ -196,7 +196,7 @@ class TwoWayCall(ABC):
         if call is not None:
             try:
                 part = await call.next_usable()
-            except DoorError as error:
+            except EndpointError as error:
                 refusal = error.with_traceback(None)
         sequence = self._sequences.get(request.sequence)
         if sequence is not None:  # a request has left its queue
@@ -208,7 +208,7 @@ class TwoWayCall(ABC):
         if call is not None and part is not None:
             try:
                 await call.relay(part)
-            except DoorError as error:
+            except EndpointError as error:
                 refusal = error.with_traceback(None)
         if refusal is not None:
             await send(self._rpc, request.failure(request, refusal))

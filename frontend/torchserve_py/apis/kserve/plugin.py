@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.table import SettingsSection
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.kserve.kserve_door import KServeDoor
-    from torchserve_py.apis.kserve.v1_models_door import V1ModelsDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.kserve.kserve_endpoints import KServeEndpoints
+    from torchserve_py.apis.kserve.v1_models_endpoints import V1ModelsDoor
 
-    return [DoorOffer("inference_address", KServeDoor), DoorOffer("inference_address", V1ModelsDoor)]
+    return [EndpointsOffer("inference_address", KServeEndpoints), EndpointsOffer("inference_address", V1ModelsDoor)]
 
 
 def _settings() -> type[SettingsSection]:
@@ -24,4 +24,4 @@ def _settings() -> type[SettingsSection]:
     return KServeSettings
 
 
-PLUGIN = Plugin(name="kserve", doors=_doors, settings=_settings)
+PLUGIN = Plugin(name="kserve", endpoints=_endpoints, settings=_settings)

@@ -20,7 +20,7 @@ from torchserve_py.apis.live.socket_session import StepSession
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.endpoints.failures import DoorError, Failure, failure_of_job
+from torchserve_py.endpoints.failures import EndpointError, Failure, failure_of_job
 from torchserve_py.endpoints.sequences import LIVE_ID_PREFIX
 from torchserve_py.net.websocket import Message, WebSocket
 
@@ -110,7 +110,7 @@ class LiveSession(StepSession):
                 applied, self.last = step, number
                 if number in wanted - {asked.after}:
                     await step.relay(first)
-            except DoorError as error:
+            except EndpointError as error:
                 failure = error.failure
                 # The step was applied, and its answer was too large to be kept, or is too old.
                 if failure.cause in (HANDLER_ERROR, Cause.step_applied):

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.live.live_session_door import LiveSessionDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.live.live_session_endpoints import LiveSessionEndpoints
 
-    return [DoorOffer("inference_address", LiveSessionDoor)]
+    return [EndpointsOffer("inference_address", LiveSessionEndpoints)]
 
 
-PLUGIN = Plugin(name="live", doors=_doors)
+PLUGIN = Plugin(name="live", endpoints=_endpoints)

@@ -26,7 +26,7 @@ from torchserve_py.apis.live.session_ends import (
     check_goes_on,
 )
 from torchserve_py.base.causes import Cause
-from torchserve_py.endpoints.failures import DoorError, Failure, failure_of_job
+from torchserve_py.endpoints.failures import EndpointError, Failure, failure_of_job
 from torchserve_py.net.http1.errors import ReaderStalled
 from torchserve_py.net.request_budget import NoRoomError
 from torchserve_py.net.running_time import running_time
@@ -263,7 +263,7 @@ class StepSession(SocketSession):
     async def _relay(self, step: StepCall) -> None:
         try:
             await step.relay(await step.next_usable())
-        except DoorError as error:
+        except EndpointError as error:
             failure = error.failure
             if failure.cause in _APPLIED:
                 self.applied = max(self.applied, step.number)

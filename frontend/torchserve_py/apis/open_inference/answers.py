@@ -12,7 +12,7 @@ from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.client_call import ClientCall
 from torchserve_py.endpoints.content_encodings import DEFLATE, GZIP, IDENTITY
-from torchserve_py.endpoints.failures import UNAVAILABLE, DoorError, Failure, unsupported
+from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure, unsupported
 from torchserve_py.endpoints.own_words import in_own_words
 from torchserve_py.endpoints.responses import Headers
 from torchserve_py.net.http1.request import Request
@@ -37,10 +37,10 @@ def error_body(message: str, status: int, details: bytes | bytearray = b"") -> b
 
 
 def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
-    """Raise DoorError if none of the model's workers could load it at the last attempt."""
+    """Raise EndpointError if none of the model's workers could load it at the last attempt."""
     if serving.fails_to_load(model):
         failed = Failure(503, UNAVAILABLE, "", Cause.no_worker.value)
-        raise DoorError(in_own_words(failed, Cause.no_worker, model))
+        raise EndpointError(in_own_words(failed, Cause.no_worker, model))
 
 
 @lru_cache(maxsize=64)
@@ -79,8 +79,8 @@ async def compressed_for(request: Request, body: bytes | bytearray, min_size: in
 async def only_response(call: ClientCall, part: Part, endpoint: str, stream: str) -> Part:
     """Return the only response of a model that may give several, with the headers that were set last.
 
-    Raises DoorError: the model has given no response, or a second one; the message names ``stream``, the endpoint for
-    any number of responses.
+    Raises EndpointError: the model has given no response, or a second one; the message names ``stream``, the endpoint
+    for any number of responses.
     """
     found = [part] if part.body else []
     headers = part.headers

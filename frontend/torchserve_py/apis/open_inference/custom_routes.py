@@ -20,7 +20,7 @@ from torchserve_py.endpoints.failures import bad_request, method_not_allowed
 from torchserve_py.endpoints.model_index import ModelIndex
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template, shown
 from torchserve_py.endpoints.requests import request_line
-from torchserve_py.endpoints.routing import DoorContext, Reply
+from torchserve_py.endpoints.routing import EndpointContext, Reply
 from torchserve_py.net.http1.request import Request
 from ts.protocol.messages import CUSTOM
 
@@ -42,7 +42,7 @@ class DeclaredRoute(NamedTuple):
 class CustomRoutes:
     """Finds the models' own routes and runs requests on them."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._serving = context.serving
         #: Those that may have routes of their own.
@@ -63,7 +63,7 @@ class CustomRoutes:
     def serve(self, request: Request) -> Reply | None:
         """Run a request on the model that declares its path; return None if no model does.
 
-        Raises DoorError: the path has other methods; several models have it, and the query names none of them.
+        Raises EndpointError: the path has other methods; several models have it, and the query names none of them.
         """
         found, others = self._declared(request)
         if others and not found:
@@ -74,7 +74,7 @@ class CustomRoutes:
         """Run a request for a path of the server on the model that declares the path; return None if none does.
 
         The server answers, too, if the query names a model without such a route; and, unless ``refuses``, if several
-        models declare the path. Raises DoorError: several models have the path, and the query names none of them.
+        models declare the path. Raises EndpointError: several models have the path, and the query names none of them.
         """
         found, _ = self._declared(request)
         if wanted := request.parameter(_MODEL_NAME):

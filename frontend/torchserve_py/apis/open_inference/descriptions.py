@@ -1,6 +1,6 @@
 """What the server says of itself and its models in the Open Inference Protocol: metadata, configuration, statistics.
 
-Plain values with the names of the protocol's JSON; the gRPC door makes its messages of the same.
+Plain values with the names of the protocol's JSON; the gRPC endpoint makes its messages of the same.
 
 The statistics are Triton's. Clients take the difference of two answers. Some, like perf_analyzer, rely on more than the
 protocol says: every duration has a count and a time, the queue counts every request, and the three compute counts are

@@ -1,7 +1,7 @@
 """Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
 
-The worker decodes the request and encodes the response. This door, a hot path, only reads the parameters that name a
-sequence of a stateful model, a time limit or a priority.
+The worker decodes the request and encodes the response. This endpoint, a hot path, only reads the parameters that name
+a sequence of a stateful model, a time limit or a priority.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torchserve_py.base.settings.schemas.schema import shown
 from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
-from torchserve_py.endpoints.failures import DoorError, bad_request
+from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter, priority_of
-from torchserve_py.endpoints.routing import AfterBody, DoorContext
+from torchserve_py.endpoints.routing import AfterBody, EndpointContext
 from torchserve_py.endpoints.sequences import SequenceHeaders
 from torchserve_py.net.http1.request import Request
 from ts.protocol.messages import OPEN_INFERENCE_REST
@@ -46,7 +46,7 @@ _MAX_TIMEOUT: Final = 2**64 - 1
 class OpenInferenceCalls:
     """Runs requests on models."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._serving = context.serving
         self._memory = context.shared(SharedMemory.of)
@@ -92,7 +92,7 @@ class OpenInferenceCalls:
     def _sequence(self, request: Request, model: ServedModel, body: bytes, size: int) -> SequenceRequest:
         try:
             parameters = _parameters(body, size)
-        except DoorError:
+        except EndpointError:
             if self._sequences.id_name not in request.headers:
                 raise
             parameters = {}
@@ -110,7 +110,7 @@ def _urgency(body: bytes, size: int) -> tuple[float | None, int]:
 def seconds_of(value: Any) -> float | None:
     """Return how many seconds a request with this value of the parameter `TIMEOUT` may wait for a worker, if it says.
 
-    Raises DoorError: the value is no time.
+    Raises EndpointError: the value is no time.
     """
     if value is None:
         return None
@@ -125,7 +125,7 @@ def seconds_of(value: Any) -> float | None:
 def _parameters(body: bytes, size: int) -> dict[str, Any]:
     """Return the parameters of a request, whose JSON has ``size`` bytes.
 
-    Raises DoorError: they cannot be read: the worker would not read them either, or they are too large.
+    Raises EndpointError: they cannot be read: the worker would not read them either, or they are too large.
     """
     from ts.apis.open_inference.json_objects import read_parameters  # few requests need it
     from ts.jobs.errors import RowFailure

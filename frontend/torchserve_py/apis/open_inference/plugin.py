@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.base.settings.table import SettingsSection
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.open_inference.open_inference_door import OpenInferenceDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.open_inference.open_inference_endpoints import OpenInferenceEndpoints
 
-    return [DoorOffer("inference_address", OpenInferenceDoor)]
+    return [EndpointsOffer("inference_address", OpenInferenceEndpoints)]
 
 
 def _settings() -> type[SettingsSection]:
@@ -32,7 +32,7 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="open_inference",
-    doors=_doors,
+    endpoints=_endpoints,
     settings=_settings,
     model_config=_model_config,
 )

@@ -14,9 +14,9 @@ from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.core.archive.errors import ArchiveNotFound
 from torchserve_py.core.serving.errors import ModelNotFound
 from torchserve_py.core.serving.serving import RegisterRequest, ServedModel, Serving, WorkerStatus
-from torchserve_py.endpoints.failures import DoorError, Failure, unsupported
+from torchserve_py.endpoints.failures import EndpointError, Failure, unsupported
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 
 READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"
@@ -27,14 +27,14 @@ _HEALTH_LIMIT: Final = 5.0
 
 
 class Repository:
-    """Loads and unloads models by name, for all doors of a server.
+    """Loads and unloads models by name, for all endpoints of a server.
 
-    Changes raise the errors of `Serving`, and DoorError: the model API is off, the model is changing already, or a
+    Changes raise the errors of `Serving`, and EndpointError: the model API is off, the model is changing already, or a
     parameter is not supported.
     """
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return that of a server."""
         return cls(context.serving, context.shared(ManagementCalls.of), context.shared(StoredModels.of))
 
@@ -112,7 +112,7 @@ class Repository:
         """Mark a model while it is being loaded or unloaded."""
         if name in self._changing:
             message = f"Model {name!r} is {self._changing[name].lower()} already."
-            raise DoorError(Failure(409, "ConflictStatusException", message))
+            raise EndpointError(Failure(409, "ConflictStatusException", message))
         self._changing[name] = state
         try:
             yield

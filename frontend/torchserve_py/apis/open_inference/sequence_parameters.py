@@ -26,7 +26,7 @@ def sequence_of(
 
     The parameters are Triton's: ``sequence_id`` is a number or a text, and ``sequence_start`` begins a sequence.
 
-    Raises DoorError: the id is missing or invalid, a marker is neither true nor false, or the request continues a
+    Raises EndpointError: the id is missing or invalid, a marker is neither true nor false, or the request continues a
     sequence that is not open (a stored sequence may be open at another server, or from before a restart).
     """
     if parameters.get(ID) is None and headers.id_name in sent:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from torchserve_py.apis.open_inference.open_inference_settings import OpenInferenceSettings
-from torchserve_py.endpoints.failures import DoorError, Failure, bad_request, unsupported
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request, unsupported
+from torchserve_py.endpoints.routing import EndpointContext
 
 #: Where Linux has POSIX shared memory objects.
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - the objects are clients', and which are used is checked
@@ -48,12 +48,13 @@ class _Region:
 class SharedMemory:
     """The regions of a server; ``keys`` are shell patterns of those that clients may register.
 
-    The inputs of one request have up to ``most`` bytes. Methods raise DoorError for what a client asks for and cannot
-    have: shared memory is off, a value is invalid, or a region or its object is not as it was, or does not exist.
+    The inputs of one request have up to ``most`` bytes. Methods raise EndpointError for what a client asks for and
+    cannot have: shared memory is off, a value is invalid, or a region or its object is not as it was, or does not
+    exist.
     """
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return that of a server."""
         return cls(context.settings.of(OpenInferenceSettings).shared_memory_keys, context.settings.max_request_size)
 
@@ -94,12 +95,12 @@ class SharedMemory:
         bare = found[1]
         if not any(fnmatchcase(bare, pattern.removeprefix("/")) for pattern in self._keys):
             message = f"The key {key!r} of region {name!r} is not allowed by the setting shared_memory_keys."
-            raise DoorError(Failure(403, "ForbiddenException", message))
+            raise EndpointError(Failure(403, "ForbiddenException", message))
         _check_number(f"The offset of region {name!r}", offset, 0)
         _check_number(f"The byte_size of region {name!r}", size, 1)
         if name in self._regions:
             message = f"The region {name!r} is registered already; unregister it."
-            raise DoorError(Failure(409, "ConflictStatusException", message))
+            raise EndpointError(Failure(409, "ConflictStatusException", message))
         if len(self._regions) >= MAX_REGIONS:
             raise bad_request(f"There are {MAX_REGIONS} regions, which is the most; unregister some.")
         self._regions[name] = _Region(name, key, offset, size, self._open(name, bare, offset + size))
@@ -199,5 +200,5 @@ def _check_number(what: str, value: Any, least: int) -> None:
         raise bad_request(f"{what} must be an integer of at least {least}, it is {str(value)[:50]!r}.")
 
 
-def _shrunk(region: _Region) -> DoorError:
+def _shrunk(region: _Region) -> EndpointError:
     return bad_request(f"The shared memory object {region.key!r} of region {region.name!r} has become shorter.")

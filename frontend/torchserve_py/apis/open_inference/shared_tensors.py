@@ -25,7 +25,7 @@ Places = Mapping[str, RegionSlice]
 def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> RegionSlice | None:
     """Take the place of a tensor out of its parameters; return None if they name no region.
 
-    Raises DoorError: there is no such place.
+    Raises EndpointError: there is no such place.
     """
     region = parameters.pop(REGION, None)
     offset, size = parameters.pop(OFFSET, None), parameters.pop(SIZE, None)
@@ -38,7 +38,7 @@ def with_binary_tensors(
     """Return a body with the tensors of shared memory behind its JSON, the JSON's size, and the places for outputs.
 
     Return None if the JSON is malformed, which the worker refuses. ``hold`` counts bytes that the server holds for the
-    request. Raises DoorError: the JSON is large, or a place does not exist or has become shorter.
+    request. Raises EndpointError: the JSON is large, or a place does not exist or has become shorter.
     """
     if json_size > MAX_PARSED:
         raise bad_request(f"A request with tensors in shared memory may have {MAX_PARSED} bytes of JSON.")
@@ -79,7 +79,7 @@ def without_shared_outputs(
 ) -> tuple[bytes, int]:
     """Write the requested outputs to shared memory; return the answer without their data, and the size of its JSON.
 
-    Raises DoorError: an output cannot be written to its place.
+    Raises EndpointError: an output cannot be written to its place.
     """
     view = memoryview(body)
     document = orjson.loads(view[:json_size])

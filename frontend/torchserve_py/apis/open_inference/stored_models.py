@@ -13,7 +13,7 @@ from torchserve_py.core.archive.model_files import outline
 from torchserve_py.core.plans.contracts import configuration_of
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import Serving
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 
 _ALL: Final = ModelSpec(None, "all")
 #: An archive of this kind must be read completely to list its files.
@@ -27,7 +27,7 @@ class StoredModels:
     """Lists the models in the model store; unchanged models are not read again."""
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return that of a server."""
         return cls(context.serving, context.settings.model_store)
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.openai.openai_door import OpenAIDoor
-    from torchserve_py.apis.openai.responses_door import ResponsesDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.openai.openai_endpoints import OpenAIEndpoints
+    from torchserve_py.apis.openai.responses_endpoints import ResponsesEndpoints
 
-    return [DoorOffer("inference_address", OpenAIDoor), DoorOffer("inference_address", ResponsesDoor)]
+    return [
+        EndpointsOffer("inference_address", OpenAIEndpoints),
+        EndpointsOffer("inference_address", ResponsesEndpoints),
+    ]
 
 
 def _model_config() -> type[ModelConfigKeys]:
@@ -26,6 +29,6 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="openai",
-    doors=_doors,
+    endpoints=_endpoints,
     model_config=_model_config,
 )

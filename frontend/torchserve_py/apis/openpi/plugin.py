@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.openpi.openpi_door import OpenpiDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.openpi.openpi_endpoints import OpenpiEndpoints
 
-    return [DoorOffer("inference_address", OpenpiDoor)]
+    return [EndpointsOffer("inference_address", OpenpiEndpoints)]
 
 
 def _model_config() -> type[ModelConfigKeys]:
@@ -25,6 +25,6 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="openpi",
-    doors=_doors,
+    endpoints=_endpoints,
     model_config=_model_config,
 )

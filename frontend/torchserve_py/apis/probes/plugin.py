@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.probes.probes_door import ProbesDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.probes.probes_endpoints import ProbesEndpoints
 
-    return [DoorOffer("inference_address", ProbesDoor)]
+    return [EndpointsOffer("inference_address", ProbesEndpoints)]
 
 
-PLUGIN = Plugin(name="probes", doors=_doors)
+PLUGIN = Plugin(name="probes", endpoints=_endpoints)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.realtime.realtime_door import RealtimeDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.realtime.realtime_endpoints import RealtimeEndpoints
 
-    return [DoorOffer("inference_address", RealtimeDoor)]
+    return [EndpointsOffer("inference_address", RealtimeEndpoints)]
 
 
 def _model_config() -> type[ModelConfigKeys]:
@@ -23,4 +23,4 @@ def _model_config() -> type[ModelConfigKeys]:
     return RealtimeKeys
 
 
-PLUGIN = Plugin(name="realtime", doors=_doors, model_config=_model_config)
+PLUGIN = Plugin(name="realtime", endpoints=_endpoints, model_config=_model_config)

@@ -21,12 +21,12 @@ from torchserve_py.apis.realtime.server_events import Event, OpenAIEvents, VllmE
 from torchserve_py.apis.realtime.session_config import SessionConfig
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.endpoints.failures import DoorError, Failure, handler_failure
+from torchserve_py.endpoints.failures import EndpointError, Failure, handler_failure
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.websocket import Message, WebSocket
 
 if TYPE_CHECKING:
-    from torchserve_py.apis.realtime.realtime_door import RealtimeDoor
+    from torchserve_py.apis.realtime.realtime_endpoints import RealtimeEndpoints
 
 _APPEND: Final = "append"
 _COMMIT: Final = "commit"
@@ -53,10 +53,10 @@ class _Item:
         self._said: list[str] = []
 
     def heard(self, part: Part) -> str:
-        """Take a part of what the handler says; return what the client is told. Raises DoorError: it is an error."""
+        """Take a part of what the handler sends; return what the client gets. Raises EndpointError: it is an error."""
         text = bytes(part.body).decode("utf-8", "replace")
         if part.status >= _BAD_REQUEST:
-            raise DoorError(handler_failure(part.status, text))
+            raise EndpointError(handler_failure(part.status, text))
         if self.failure is not None:
             return ""
         if any(name.lower() == _WHOLE for name, _ in part.headers):
@@ -75,10 +75,10 @@ class RealtimeSession(SocketSession):
     """A session, from the upgrade to the close; with ``beta`` it begins in the shape of the beta."""
 
     def __init__(
-        self, socket: WebSocket, template: StepTemplate, door: RealtimeDoor, request: Request, *, beta: bool
+        self, socket: WebSocket, template: StepTemplate, endpoint: RealtimeEndpoints, request: Request, *, beta: bool
     ) -> None:
         super().__init__(socket, template, is_text=True)
-        self._door = door
+        self._endpoint = endpoint
         self._request = request
         self._config = SessionConfig(template.model.name)
         self._events = OpenAIEvents(beta=beta)
@@ -124,9 +124,9 @@ class RealtimeSession(SocketSession):
     def _update(self, event: ClientEvent) -> None:
         beta = event.type != "session.update"
         if event.session is not msgspec.UNSET:
-            config = self._config.updated(event.session, beta=beta, named=self._door.named)
+            config = self._config.updated(event.session, beta=beta, named=self._endpoint.named)
         elif isinstance(event.model, str) and not beta:  # vLLM's clients name the model so
-            config = self._config.for_vllm(self._door.named(event.model))
+            config = self._config.for_vllm(self._endpoint.named(event.model))
         else:
             raise BadEvent("The event has no session: its settings.", "missing_required_parameter", "session")
         if config.format != self._config.format and (self._item.seconds or self._half):
@@ -135,8 +135,8 @@ class RealtimeSession(SocketSession):
             if self.last:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
             try:
-                self.template = self._door.template(self._request, self._door.serving.get(config.model))
-            except DoorError as error:
+                self.template = self._endpoint.template(self._request, self._endpoint.serving.get(config.model))
+            except EndpointError as error:
                 raise BadEvent(str(error), "insufficient_permissions", "transcription.model") from error
         self._config = config
         if event.session is msgspec.UNSET:
@@ -234,7 +234,7 @@ class RealtimeSession(SocketSession):
         failure: Failure | None = None
         try:
             await step.relay(await step.next_usable())
-        except DoorError as error:
+        except EndpointError as error:
             failure = error.failure
             step.cancel()  # the handler may have answered with an error status, and go on
         # Steps behind an end by the handler begin the sequence anew under its id; those after them belong to that.

@@ -13,20 +13,20 @@ from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
 from torchserve_py.apis.live.message_forms import LiveStep
-from torchserve_py.apis.live.session_door import SessionDoor
+from torchserve_py.apis.live.session_endpoints import SessionEndpoints
 from torchserve_py.apis.live.socket_session import StepSession
-from torchserve_py.apis.realtime.realtime_door import RealtimeDoor
+from torchserve_py.apis.realtime.realtime_endpoints import RealtimeEndpoints
 from torchserve_py.apis.realtime.realtime_keys import transcribes
-from torchserve_py.apis.sagemaker.invocations_door import unnamed
+from torchserve_py.apis.sagemaker.invocations_endpoints import unnamed
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import Failure
 from torchserve_py.endpoints.predictions import only_startup_model
 from torchserve_py.endpoints.responses import AlreadySent, failure_body
-from torchserve_py.endpoints.routing import DoorContext, PathValues, Route
+from torchserve_py.endpoints.routing import EndpointContext, PathValues, Route
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.websocket import Kind, Message, WebSocket
 
-#: Where SageMaker opens a WebSocket; also the door of Trusses serves it, for Trusses.
+#: Where SageMaker opens a WebSocket; also the endpoint of Trusses serves it, for Trusses.
 BIDIRECTIONAL_STREAM: Final = "/invocations-bidirectional-stream"
 
 
@@ -55,12 +55,12 @@ class StreamSession(StepSession):
         await self._socket.send(body, is_text=is_text)
 
 
-class BidirectionalStreamDoor(SessionDoor):
+class BidirectionalStreamEndpoints(SessionEndpoints):
     """Opens the streams."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         super().__init__(context)
-        self._realtime = RealtimeDoor(context)
+        self._realtime = RealtimeEndpoints(context)
 
     def routes(self) -> Iterator[Route]:
         yield Route(BIDIRECTIONAL_STREAM, self._open, ("GET",))

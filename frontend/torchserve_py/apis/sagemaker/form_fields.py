@@ -24,7 +24,7 @@ def form_field(content_type: str, body: bytes, name: str) -> str | None:
     """Return the text of a field, or None if there is no such field or it is empty.
 
     In an encoded form the name must not be percent-encoded; in a multipart form the field must be among the first
-    `MAX_PARTS` parts. Raises DoorError: the body is no form, or the field may be behind the parts that are read.
+    `MAX_PARTS` parts. Raises EndpointError: the body is no form, or the field may be behind the parts that are read.
     """
     if content_type.partition(";")[0].strip().lower() == FORM_TYPE:
         return _encoded_field(body, name.encode() + b"=")

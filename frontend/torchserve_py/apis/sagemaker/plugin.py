@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.sagemaker.bidirectional_stream import BidirectionalStreamDoor
-    from torchserve_py.apis.sagemaker.invocations_door import InvocationsDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.sagemaker.bidirectional_stream import BidirectionalStreamEndpoints
+    from torchserve_py.apis.sagemaker.invocations_endpoints import InvocationsEndpoints
 
-    return [DoorOffer("inference_address", InvocationsDoor), DoorOffer("inference_address", BidirectionalStreamDoor)]
+    return [
+        EndpointsOffer("inference_address", InvocationsEndpoints),
+        EndpointsOffer("inference_address", BidirectionalStreamEndpoints),
+    ]
 
 
-PLUGIN = Plugin(name="sagemaker", doors=_doors)
+PLUGIN = Plugin(name="sagemaker", endpoints=_endpoints)

@@ -19,7 +19,7 @@ from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.predictions import RequestSession
 from torchserve_py.endpoints.responses import Answer
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
@@ -76,7 +76,7 @@ class _CloseDialect(TorchServeDialect):
 class SageMakerSessions:
     """Opens, finds and closes the sessions of models that keep sequences."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._serving = context.serving
         self._headers = SequenceHeaders(context.settings)
@@ -87,7 +87,7 @@ class SageMakerSessions:
     def answer(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpCall | None:
         """Answer a request that is only about a session, and return None for any other.
 
-        Raises DoorError: the session to close is not open.
+        Raises EndpointError: the session to close is not open.
         """
         asked = _asked(body)
         if asked == {"requestType": NEW_SESSION}:
@@ -103,7 +103,7 @@ class SageMakerSessions:
     def of(self, request: Request, model: ServedModel) -> RequestSession | None:
         """Return the session that a request names or opens, None if it does neither.
 
-        Raises DoorError: the session is not open.
+        Raises EndpointError: the session is not open.
         """
         sent = request.headers
         session_id = sent.get(SESSION_ID)

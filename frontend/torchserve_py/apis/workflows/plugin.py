@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin, SchemaOffer
+from torchserve_py.plugin_api import BackgroundOffer, EndpointsOffer, Plugin, SchemaOffer
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.table import SettingsSection
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.apis.workflows.workflow_doors import WorkflowInferenceDoor, WorkflowManagementDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.apis.workflows.workflow_endpoints import WorkflowInferenceEndpoints, WorkflowManagementEndpoints
 
     return [
-        DoorOffer("inference_address", WorkflowInferenceDoor),
-        DoorOffer("management_address", WorkflowManagementDoor),
+        EndpointsOffer("inference_address", WorkflowInferenceEndpoints),
+        EndpointsOffer("management_address", WorkflowManagementEndpoints),
     ]
 
 
 def _background() -> Iterable[BackgroundOffer]:
-    from torchserve_py.apis.workflows.workflow_doors import workflows_of
+    from torchserve_py.apis.workflows.workflow_endpoints import workflows_of
 
     return [
         BackgroundOffer(
@@ -44,7 +44,7 @@ def _settings() -> type[SettingsSection]:
 
 PLUGIN = Plugin(
     name="workflows",
-    doors=_doors,
+    endpoints=_endpoints,
     background=_background,
     schemas={"workflow": _specification},
     settings=_settings,

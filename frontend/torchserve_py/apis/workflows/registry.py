@@ -1,4 +1,4 @@
-"""The registered workflows, and the interface through which doors use them."""
+"""The registered workflows, and the interface through which endpoints use them."""
 
 import asyncio
 import contextlib

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.contracts.served_functions.functions_door import FunctionsDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.contracts.served_functions.functions_endpoints import FunctionsEndpoints
 
-    return [DoorOffer("inference_address", FunctionsDoor)]
+    return [EndpointsOffer("inference_address", FunctionsEndpoints)]
 
 
-PLUGIN = Plugin(name="served_functions", doors=_doors)
+PLUGIN = Plugin(name="served_functions", endpoints=_endpoints)

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchserve_py.contracts.truss.truss_kind import TRUSS
-from torchserve_py.plugin_api import ContractOffer, DoorOffer, Plugin, SchemaOffer
+from torchserve_py.plugin_api import ContractOffer, EndpointsOffer, Plugin, SchemaOffer
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.contracts.truss.truss_door import TrussDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.contracts.truss.truss_endpoints import TrussEndpoints
 
-    return [DoorOffer("inference_address", TrussDoor)]
+    return [EndpointsOffer("inference_address", TrussEndpoints)]
 
 
 def _config() -> SchemaOffer:
@@ -32,7 +32,7 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="truss",
-    doors=_doors,
+    endpoints=_endpoints,
     schemas={"truss": _config},
     contracts={
         "truss": ContractOffer(

@@ -1,6 +1,6 @@
 """The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
 
-Nothing is decided here. Doors submit a `Call` and read its parts; workers deliver results; the scheduler says which
+Nothing is decided here. Endpoints submit a `Call` and read its parts; workers deliver results; the scheduler says which
 worker gets which calls at what time; one timer wakes it at its next deadline. A call in flight is known in one place,
 the scheduler's table, and ends in one place, `Dispatcher._end`.
 """
@@ -98,7 +98,7 @@ class Dispatcher(CallOwner):
         metrics.queue_depth.read_from(lambda: self.scheduler.queued)
         metrics.open_sequences.read_from(lambda: self.scheduler.open_sequences)
 
-    # What doors see, through the model.
+    # What endpoints see, through the model.
 
     def submit(self, call: Call, refusal: Cause | None = None) -> None:
         """Admit a call, or refuse it for this cause; a refusal is raised by the first `Call.next`."""

@@ -1,1 +1,1 @@
-"""Inference requests and their jobs: what doors hand in, the dispatcher keeps, and workers run."""
+"""Inference requests and their jobs: what endpoints hand in, the dispatcher keeps, and workers run."""

@@ -1,6 +1,6 @@
 """A call of a model: what a client asks, the job that the scheduler keeps, and the answer as its reader gets it.
 
-Doors make a call and submit it; the scheduler, the dispatcher and the connection of a worker know nothing else of a
+Endpoints make a call and submit it; the scheduler, the dispatcher and the connection of a worker know nothing else of a
 request. It is in one table, the scheduler's, from its submission until its worker no longer has it.
 
 Every call ends in one of three ways: a part with ``more`` false, `JobFailed`, or `cancel` by its reader.

@@ -73,7 +73,7 @@ class Model:
         self.weight_until = plan.weight_until
         self.pool = pool
         self.dispatcher = dispatcher
-        #: What doors know of the model.
+        #: What endpoints know of the model.
         self.served = ServedModel(
             id=next(_ids),
             name=plan.name,

@@ -1,4 +1,4 @@
-"""The registry of models: it registers, scales and removes model versions, and is the `Serving` of the doors."""
+"""The registry of models: it registers, scales and removes model versions, and is the `Serving` of the endpoints."""
 
 import asyncio
 import contextlib

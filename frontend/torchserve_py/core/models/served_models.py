@@ -1,4 +1,4 @@
-"""The served models: look-up by name and version, and what doors may ask about them. Only `registry` changes them.
+"""The served models: look-up by name and version, and what endpoints may ask about them. Only `registry` changes them.
 
 A request without a version gets, in TorchServe's API, the default version: the first one, until an operator chooses
 another. In the Open Inference Protocol it gets the highest version, unless an operator has chosen the default; the
@@ -207,7 +207,7 @@ class ServedModels:
         """Return the share of each version in the requests that name none, as far as it has one."""
         return shares_of(self.weights(name), self._names[name].default.version)
 
-    # The interface of doors; its docstrings are those of `Serving`.
+    # The interface of endpoints; its docstrings are those of `Serving`.
 
     def get(self, name: str, version: str | None = None) -> ServedModel:
         if version is None and (versions := self._names.get(name)) is not None:  # first, since most requests ask so

@@ -15,7 +15,7 @@ DEFAULT_REMEMBERED: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveConfig(ServedConfig):
-    """The settings of one model version: those that doors see, and those that only the server itself needs."""
+    """The settings of one model version: those that endpoints see, and those that only the server itself needs."""
 
     min_workers: int
     max_workers: int

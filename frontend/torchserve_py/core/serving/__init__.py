@@ -1,1 +1,1 @@
-"""What doors and plugins may use of the rest: one interface, plain values, and errors."""
+"""What endpoints and plugins may use of the rest: one interface, plain values, and errors."""

@@ -1,6 +1,6 @@
 """Errors of operations on models. `str()` is the message that TorchServe's clients know.
 
-The doors map each class to a status and a `type`; this module does not depend on HTTP. Errors of archives are in
+The endpoints map each class to a status and a `type`; this module does not depend on HTTP. Errors of archives are in
 `torchserve_py.core.archive.errors`; the registry passes them on unchanged.
 """
 

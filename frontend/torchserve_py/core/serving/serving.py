@@ -1,6 +1,6 @@
-"""What doors and plugins may use of the models that are served: one interface, and the plain values that cross it.
+"""What endpoints and plugins may use of the models that are served: one interface, and the plain values that cross it.
 
-No live object crosses it. A door names a model by the `ServedModel` that `Serving.get` gave it, and asks
+No live object crosses it. An endpoint names a model by the `ServedModel` that `Serving.get` gave it, and asks
 `Serving` for everything that changes while the model is served.
 """
 
@@ -23,7 +23,7 @@ from torchserve_py.core.serving.usage import Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedConfig:
-    """The settings of a model version, as doors show them. Times are in milliseconds (`_ms`) or seconds.
+    """The settings of a model version, as endpoints show them. Times are in milliseconds (`_ms`) or seconds.
 
     0 means no limit, where a setting allows 0.
     """

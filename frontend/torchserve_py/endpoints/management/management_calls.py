@@ -22,7 +22,7 @@ from torchserve_py.core.serving.serving import (
     Serving,
     WorkerStatus,
 )
-from torchserve_py.endpoints.failures import DoorError, Failure, bad_request, method_not_allowed
+from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request, method_not_allowed
 from torchserve_py.endpoints.management.edits import (
     DefaultChosen,
     Edit,
@@ -34,7 +34,7 @@ from torchserve_py.endpoints.management.edits import (
 )
 from torchserve_py.endpoints.management.handler_description import description_of
 from torchserve_py.endpoints.management.transactions import Transactions
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Done(NamedTuple):
     text: str
 
 
-class ModelApiDisabledError(DoorError):
+class ModelApiDisabledError(EndpointError):
     """Registering and unregistering are switched off (``enable_model_api``); only ``GET`` is allowed."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ManagementCalls:
     """
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return those of a server."""
         return cls(context.settings, context.serving)
 
@@ -97,7 +97,7 @@ class ManagementCalls:
         return [description]
 
     async def register(self, given: Mapping[str, Any]) -> Done:
-        """Register a model as the given parameters say. Raises DoorError: they do not name the archive."""
+        """Register a model as the given parameters say. Raises EndpointError: they do not name the archive."""
         self.check_model_api()
         if "url" not in given:
             raise bad_request("Parameter url is required.")
@@ -129,7 +129,7 @@ class ManagementCalls:
     async def scale(self, name: str, version: str | None, given: Mapping[str, Any]) -> Done:
         """Change the number of workers of a version, the default one if None, as the given parameters say.
 
-        Raises DoorError: the numbers are invalid, or contradict each other.
+        Raises EndpointError: the numbers are invalid, or contradict each other.
         """
         min_workers = _count(given, "min_worker", 1)
         max_workers = _count(given, "max_worker", min_workers)
@@ -218,7 +218,7 @@ class ManagementCalls:
         await self.transactions.carry_out(Weighted(name, weights, until=until), apply)
 
     async def prolong_weights(self, name: str, weights: Mapping[str, int], until: int) -> None:
-        """Move on when weights end, where they are still these. Raises DoorError: a fleet cannot be told."""
+        """Move on when weights end, where they are still these. Raises EndpointError: a fleet cannot be told."""
 
         async def apply() -> None:
             if self._serving.weights(name) == weights:

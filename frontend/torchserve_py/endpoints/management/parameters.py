@@ -33,8 +33,8 @@ def of_query(request: Request, operation: Operation, *more: str) -> dict[str, An
     """Return the parameters of a query, each of the type that the operation declares; of one given twice, the first.
 
     TorchServe ignores parameters that an operation does not have, and its clients send some, so that they are only told
-    in the log; ``more`` names those that the operation has but documents do not list. Raises DoorError: a value is of
-    another type.
+    in the log; ``more`` names those that the operation has but documents do not list. Raises EndpointError: a value is
+    of another type.
     """
     return _read(dict(reversed(request.query)), operation, more)
 
@@ -42,7 +42,7 @@ def of_query(request: Request, operation: Operation, *more: str) -> dict[str, An
 async def of_query_or_json(request: Request, max_size: int, operation: Operation) -> dict[str, Any]:
     """Return the parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
 
-    Raises DoorError: a value is of another type; the body is too large, does not arrive, or is not a JSON object.
+    Raises EndpointError: a value is of another type; the body is too large, does not arrive, or is not a JSON object.
     """
     if request.content_type != _JSON_TYPE:
         return of_query(request, operation)
@@ -86,7 +86,7 @@ def _value(parameter: Parameter, value: Any) -> Any:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Read a body that must be a JSON object. Raises DoorError: it is something else."""
+    """Read a body that must be a JSON object. Raises EndpointError: it is something else."""
     try:
         values = json.loads(body)
     except ValueError as error:  # no JSON, or no UTF-8

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.endpoints.management.drain_door import DrainDoor
-    from torchserve_py.endpoints.management.management_door import ManagementDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.endpoints.management.drain_endpoints import DrainDoor
+    from torchserve_py.endpoints.management.management_endpoints import ManagementEndpoints
 
-    return [DoorOffer("management_address", ManagementDoor), DoorOffer("management_address", DrainDoor)]
+    return [EndpointsOffer("management_address", ManagementEndpoints), EndpointsOffer("management_address", DrainDoor)]
 
 
-PLUGIN = Plugin(name="management", doors=_doors)
+PLUGIN = Plugin(name="management", endpoints=_endpoints)

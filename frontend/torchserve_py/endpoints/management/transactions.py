@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from torchserve_py.core.serving.changes import Changes
-from torchserve_py.endpoints.failures import DoorError, Failure
+from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.endpoints.management.edits import Edit, Registered, Unregistered
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class ChangeListener(Protocol):
     """Is told of changes, such as a fleet."""
 
     async def tell(self, edits: Sequence[Edit]) -> None:
-        """Return once the changes count for all. Raises DoorError: they do not, or nobody knows whether they do."""
+        """Return once the changes count for all. Raises EndpointError: they do not, or nobody knows whether they do."""
 
     async def insist(self, edits: Sequence[Edit]) -> None:
         """Tell of changes that hold here already; try again until that is done."""
@@ -45,7 +45,7 @@ class Transactions:
     async def carry_out(self, edit: Edit, apply: Callable[[], Awaitable[T]]) -> T:
         """Tell of a change that has been checked, then make it, even if the caller leaves.
 
-        Raises DoorError: it could not be told, so nothing has changed; and what ``apply`` raises.
+        Raises EndpointError: it could not be told, so nothing has changed; and what ``apply`` raises.
         """
 
         async def tell_and_apply() -> T:
@@ -59,11 +59,11 @@ class Transactions:
         return await self._changes.complete(change)
 
     async def tell(self, edits: Sequence[Edit]) -> None:
-        """Tell of changes that are about to be made. Raises DoorError: that cannot be done."""
+        """Tell of changes that are about to be made. Raises EndpointError: that cannot be done."""
         for listener in self.listeners:
             try:
                 await listener.tell(edits)
-            except DoorError:
+            except EndpointError:
                 for key in _versions(edits):
                     self._unsure[key] = None
                 while len(self._unsure) > _MOST_UNSURE:
@@ -95,9 +95,9 @@ class Transactions:
             del self.held[name]
 
     def check_free(self, name: str) -> None:
-        """Raise DoorError if an operation is under way whose end would undo a change of a model."""
+        """Raise EndpointError if an operation is under way whose end would undo a change of a model."""
         if (refusal := self.held.get(name)) is not None:
-            raise DoorError(refusal)
+            raise EndpointError(refusal)
 
 
 def _versions(edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:

@@ -24,11 +24,11 @@ from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import InvalidModel, ModelError, ModelVersionNotFound, VersionConflict
 from torchserve_py.core.serving.serving import Awaited, RegisterRequest, Restored, Serving
-from torchserve_py.endpoints.failures import UNAVAILABLE, DoorError, Failure
+from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure
 from torchserve_py.endpoints.management.edits import Edit, Registered
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.management.transactions import Transactions
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.fleet.shared_state.bounded_store import BoundedStore
 from torchserve_py.fleet.shared_state.fleet_settings import FleetSettings
 from torchserve_py.fleet.shared_state.fleet_state import NOTHING, FleetState, FleetStateError, ModelVersion, StateStore
@@ -113,7 +113,7 @@ class FleetMember:
     # Telling.
 
     async def tell(self, edits: Sequence[Edit]) -> None:
-        """Tell the fleet of changes that are about to be made here. Raises DoorError: that cannot be done."""
+        """Tell the fleet of changes that are about to be made here. Raises EndpointError: that cannot be done."""
         edits = self._shared(edits)
         names = {edit.name for edit in edits}
         earlier = [edit for name in names for edit in self._untold.get(name, ())]
@@ -124,7 +124,7 @@ class FleetMember:
         except (FleetStateError, TimeoutError) as error:
             why = str(error) or "its state cannot be read."
             text = f"The fleet cannot be told, so nothing has changed here: {why} Make the change again later."
-            raise DoorError(Failure(503, UNAVAILABLE, text, FLEET_NOT_TOLD, overloaded=True)) from error
+            raise EndpointError(Failure(503, UNAVAILABLE, text, FLEET_NOT_TOLD, overloaded=True)) from error
         self._have_told([*earlier, *edits])
 
     async def insist(self, edits: Sequence[Edit]) -> None:
@@ -367,7 +367,7 @@ def fleet_models(place: str, name: str, settings: Settings) -> Restored | None:
     return Restored(tuple(state.models), ())
 
 
-async def belong_to_fleet(context: DoorContext) -> None:
+async def belong_to_fleet(context: EndpointContext) -> None:
     """Belong to the fleet that the settings name, if they name one."""
     fleet = context.settings.of(FleetSettings)
     if fleet.fleet_state is None:

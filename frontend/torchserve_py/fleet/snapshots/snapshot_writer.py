@@ -34,7 +34,7 @@ from torchserve_py.core.archive.errors import ArchiveNotFound
 from torchserve_py.core.archive.file_function import split_function
 from torchserve_py.core.archive.locate import locate
 from torchserve_py.core.serving.serving import Serving
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.fleet.snapshots.snapshot_file import Snapshot
 from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.version import __version__
@@ -53,7 +53,7 @@ _PAUSES_PER_WRITE: Final = 9
 Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
 
-async def write_snapshots(context: DoorContext) -> None:
+async def write_snapshots(context: EndpointContext) -> None:
     """Write the first snapshot of a server, and further ones while it runs."""
     writer = SnapshotWriter(context.settings, context.serving)
     context.work.append(writer)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from torchserve_py.base.settings.addresses import Address
 from torchserve_py.base.settings.table import Settings
-from torchserve_py.endpoints.failures import DoorError, Failure
+from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.endpoints.responses import allows_other_origins
 from torchserve_py.net.http1.request import Request
 from torchserve_py.ops.browser_guard.guard_settings import GuardSettings
@@ -44,7 +44,7 @@ class BrowserGuard:
         self._knows = lru_cache(maxsize=_KEPT_HOSTS)(self._is_known)
 
     def check(self, request: Request) -> None:
-        """Refuse a request for a foreign name (421), or of a page of another site (403), by raising DoorError."""
+        """Refuse a request for a foreign name (421), or of a page of another site (403), by raising EndpointError."""
         headers = request.headers
         raw = headers.raw
         if self._names is not None and not self._knows(raw.get(b"host", b"")):
@@ -52,7 +52,7 @@ class BrowserGuard:
                 f"Host is {headers['Host'][:100]!a}: while token authorization is off, it must be an address,"
                 " localhost, the machine's host name, or a name of the setting allowed_hosts."
             )
-            raise DoorError(Failure(421, "HostNotAllowedException", message))
+            raise EndpointError(Failure(421, "HostNotAllowedException", message))
         if _OF_BROWSERS.isdisjoint(raw):
             return
         site = headers.get("Sec-Fetch-Site")
@@ -81,7 +81,7 @@ class BrowserGuard:
 
 
 def check_origin(request: Request, settings: Settings) -> None:
-    """Check the origin of the page that sends a request, if one does. Raises DoorError: it is a foreign one."""
+    """Check the origin of the page that sends a request, if one does. Raises EndpointError: it is a foreign one."""
     origin = request.headers.get("Origin")
     if origin is None or ((host := _host_of(origin)) and host == request.headers.get("Host")):
         return
@@ -89,8 +89,8 @@ def check_origin(request: Request, settings: Settings) -> None:
         raise _not_allowed(f"Pages of {origin[:100]!a} may not use the server; see cors_allowed_origin.")
 
 
-def _not_allowed(message: str) -> DoorError:
-    return DoorError(Failure(403, "OriginNotAllowedException", message))
+def _not_allowed(message: str) -> EndpointError:
+    return EndpointError(Failure(403, "OriginNotAllowedException", message))
 
 
 def _is_allowed(origin: str | None, settings: Settings) -> bool:

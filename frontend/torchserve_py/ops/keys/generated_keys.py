@@ -63,7 +63,7 @@ class GeneratedKeys:
         self._write()
 
     def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
-        """Return what a key allows: these are for all models, and have no limits. Raises DoorError: it is wrong."""
+        """Return what a key allows: these are for all models, and have no limits. Raises EndpointError: it is wrong."""
         found = self._keys[kind]
         if not _is_same(key, found.text):
             raise unauthorized(_WRONG, INVALID_KEY, given=key.given)
@@ -71,14 +71,14 @@ class GeneratedKeys:
         return found
 
     def check(self, key: _Key) -> None:
-        """Check that a key which was admitted is still the one of its API. Raises DoorError: it is not, or expired."""
+        """Check that an admitted key is still the one of its API. Raises EndpointError: it is not, or has expired."""
         if self._keys[key.kind] is not key or self._now() >= key.expires_at:
             raise unauthorized(_WRONG, INVALID_KEY, given=True)
 
     def rotate(self, kind: str, key: SentKey) -> None:
         """Replace a key by a new one, which the key file then holds; the old key is good no more.
 
-        Raises DoorError: the kind is not one of `TokenType`, or ``key`` is not the API key.
+        Raises EndpointError: the kind is not one of `TokenType`, or ``key`` is not the API key.
         """
         if kind not in TokenType.__members__ or not _is_same(key, self._api_key):
             raise unauthorized(f"Token Authentication {_REASON}", INVALID_KEY, given=key.given)

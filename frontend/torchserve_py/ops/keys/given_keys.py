@@ -61,7 +61,7 @@ class GivenKeys:
     def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
         """Return what the key of a request to an API, and to a model if it names one, allows.
 
-        Raises DoorError: there is no key, or it is unknown or has expired (401); it is for something else (403).
+        Raises EndpointError: there is no key, or it is unknown or has expired (401); it is for something else (403).
         """
         if not key.text:
             raise unauthorized(f"This server needs a key. {_HOW}", given=key.given)
@@ -84,7 +84,7 @@ class GivenKeys:
         return key
 
     def rotate(self, kind: str, key: SentKey) -> None:
-        """Refuse, by raising DoorError: the operator replaces these keys."""
+        """Refuse, by raising EndpointError: the operator replaces these keys."""
         raise unsupported("This server was given its keys. Replace the file of the setting keys_file to rotate them.")
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.base.settings.table import Settings
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.token_authorization import KEY_FILE, Authorization
 from torchserve_py.ops.keys.generated_keys import GeneratedKeys
 from torchserve_py.ops.keys.given_keys import GivenKeys
@@ -54,7 +54,7 @@ def problem_of(settings: Settings) -> str | None:
     )
 
 
-async def follow_keys(context: DoorContext) -> None:
+async def follow_keys(context: EndpointContext) -> None:
     """Read the file of the given keys whenever it changes, and end what keys have opened that are good no more."""
     keys = context.tokens
     if isinstance(keys, GivenKeys) and keys.may_change:

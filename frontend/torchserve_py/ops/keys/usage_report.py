@@ -13,7 +13,7 @@ from torchserve_py.base.metrics.families import Family
 from torchserve_py.base.metrics.instruments import Counter
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.serving.usage import KeyTotals, Usage
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.ops.keys.given_keys import GivenKeys
 from torchserve_py.ops.keys.key_account import KeyAccount, KeyUsage
 from torchserve_py.ops.keys.keys_settings import KeysSettings
@@ -87,7 +87,7 @@ def usage_families() -> Sequence[Family[Counter]]:
     )
 
 
-async def report_usage(context: DoorContext) -> None:
+async def report_usage(context: EndpointContext) -> None:
     """Tell what the keys that the server was given have used, until it is cancelled."""
     keys = context.tokens
     if not isinstance(keys, GivenKeys):

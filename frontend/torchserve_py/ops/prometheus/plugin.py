@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.ops.prometheus.metrics_door import MetricsDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.ops.prometheus.metrics_endpoints import MetricsEndpoints
 
-    return [DoorOffer("metrics_address", MetricsDoor)]
+    return [EndpointsOffer("metrics_address", MetricsEndpoints)]
 
 
-PLUGIN = Plugin(name="prometheus", doors=_doors)
+PLUGIN = Plugin(name="prometheus", endpoints=_endpoints)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.serving.usage import GpuUsage, Usage
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.ops.system_metrics.nvml import memory_by_process, read_usage
 from torchserve_py.ops.system_metrics.system_command import BUILT_IN_SCRIPT, HostReading, SystemCommand
 from torchserve_py.ops.system_metrics.system_settings import SystemSettings
@@ -21,7 +21,7 @@ _GIGABYTE = 1024**3
 _FIRST_INTERVAL = 0.1
 
 
-async def measure(context: DoorContext) -> None:
+async def measure(context: EndpointContext) -> None:
     """Measure from time to time while the server runs, unless its settings say otherwise."""
     settings, serving = context.settings.of(SystemSettings), context.serving
     if settings.disable_system_metrics:

@@ -24,7 +24,7 @@ from torchserve_py.ops.tls.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.table import Settings
-    from torchserve_py.endpoints.routing import DoorContext
+    from torchserve_py.endpoints.routing import EndpointContext
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def expiry_family() -> Family[Gauge]:
     return Family("ts_certificate_expiry_seconds", Gauge, "Seconds", _EXPIRY)
 
 
-async def follow_certificate(context: DoorContext) -> None:
+async def follow_certificate(context: EndpointContext) -> None:
     """Follow the certificates of the listeners' TLS, until cancelled, and show when the first of them expires."""
     renewals = [Renewal(context.settings, contexts, files, read) for contexts, files, read in _followed(context)]
     if not renewals:
@@ -121,7 +121,7 @@ async def follow_certificate(context: DoorContext) -> None:
         await asyncio.sleep(_INTERVAL)
 
 
-def _followed(context: DoorContext) -> Iterator[tuple[Sequence[ssl.SSLContext], Sequence[Path | None], Read]]:
+def _followed(context: EndpointContext) -> Iterator[tuple[Sequence[ssl.SSLContext], Sequence[Path | None], Read]]:
     """Yield the contexts of the listeners that show a certificate of files, with these files and what reads them."""
     own = context.settings.of(TlsSettings)
     pair = [own.certificate_file, own.private_key_file]

@@ -21,7 +21,7 @@ class TlsSettings(SettingsSection):
     def contradictions(cls, effective: Mapping[str, Effective]) -> Iterator[str]:
         """Yield a line for each file that https listeners need and that is not there."""
         values = {name: each.value for name, each in effective.items()}
-        addresses = (values.get(f"{door}_address") for door in ("inference", "management", "metrics"))
+        addresses = (values.get(f"{endpoint}_address") for endpoint in ("inference", "management", "metrics"))
         if any(address is not None and address.is_tls for address in addresses):
             if values.get("keystore") is not None:
                 yield from missing_files(effective, ("keystore",), "https needs its file")

@@ -10,16 +10,16 @@ from typing import Any, Final
 import orjson
 
 from torchserve_py.apis.openai.openai_keys import answers_openai
-from torchserve_py.apis.probes.probes_door import SHUTTING_DOWN, not_loaded
+from torchserve_py.apis.probes.probes_endpoints import SHUTTING_DOWN, not_loaded
 from torchserve_py.base.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.base.settings.schemas.schema import as_shown
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.contracts.served_functions.request_examples import declared_example, declared_request
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedConfig, ServedModel, WorkerStatus
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.responses import ALREADY_SENT, EVENTS_TYPE, AlreadySent, Answer, json_answer
-from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
+from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Route
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.errors import ReaderStalled
 from torchserve_py.net.http1.request import Request
@@ -43,11 +43,16 @@ _EVENT_HEADERS: Final = (EVENTS_TYPE,)
 Event = tuple[str, Any] | None
 
 
-class LiveViews(Door):
+class LiveViews(Endpoints):
     """Sends the page what it shows."""
 
     def __init__(
-        self, context: DoorContext, sampler: Sampler, tails: WorkerTails, tracebacks: Tracebacks, finished: FinishedJobs
+        self,
+        context: EndpointContext,
+        sampler: Sampler,
+        tails: WorkerTails,
+        tracebacks: Tracebacks,
+        finished: FinishedJobs,
     ) -> None:
         super().__init__(context)
         self._finished = finished
@@ -86,7 +91,7 @@ class LiveViews(Door):
     async def _send(
         self, show: Callable[[PathValues], AsyncGenerator[Event, None]], request: Request, values: PathValues
     ) -> AlreadySent:
-        """Answer with events, until the page leaves, its key expires, or the server closes its doors."""
+        """Answer with events, until the page leaves, its key expires, or the server closes its endpoints."""
         events = show(values)
         self.context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS))
         async with contextlib.aclosing(events):
@@ -104,7 +109,7 @@ class LiveViews(Door):
         try:
             if request.credential is not None:
                 request.credential.check()
-        except DoorError:
+        except EndpointError:
             return False
         return True
 

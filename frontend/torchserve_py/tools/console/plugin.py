@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.table import SettingsSection
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.tools.console.console_door import ConsoleDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.tools.console.console_endpoints import ConsoleEndpoints
 
-    return [DoorOffer("management_address", ConsoleDoor)]
+    return [EndpointsOffer("management_address", ConsoleEndpoints)]
 
 
 def _settings() -> type[SettingsSection]:
@@ -25,6 +25,6 @@ def _settings() -> type[SettingsSection]:
 
 PLUGIN = Plugin(
     name="console",
-    doors=_doors,
+    endpoints=_endpoints,
     settings=_settings,
 )

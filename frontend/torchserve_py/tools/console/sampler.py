@@ -71,7 +71,7 @@ class Sampler:
         self._task = in_background(self._run(), "sampling for the console")
 
     async def next(self) -> bool:
-        """Wait for the next sample; return False if the server closes its doors instead."""
+        """Wait for the next sample; return False if the server closes its endpoints instead."""
         if self.is_open:
             await self._ticked.wait()
         return self.is_open

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.tools.docs_page.docs_door import DocsDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.tools.docs_page.docs_endpoints import DocsEndpoints
 
-    return [DoorOffer("inference_address", DocsDoor)]
+    return [EndpointsOffer("inference_address", DocsEndpoints)]
 
 
-PLUGIN = Plugin(name="docs_page", doors=_doors)
+PLUGIN = Plugin(name="docs_page", endpoints=_endpoints)

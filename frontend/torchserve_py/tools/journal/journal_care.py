@@ -5,7 +5,7 @@ from typing import Final
 
 from torchserve_py.base.metrics.families import Family
 from torchserve_py.base.metrics.instruments import Counter
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.tools.journal.journal_thread import Journal, open_journals
 
 #: How often the counts are read, and old files are looked for (seconds).
@@ -13,7 +13,7 @@ _COUNT_INTERVAL: Final = 1.0
 _TIDY_INTERVAL: Final = 600.0
 
 
-async def care_for_journals(context: DoorContext) -> None:
+async def care_for_journals(context: EndpointContext) -> None:
     """Count what journals write and drop, and tidy them, until it is cancelled."""
     records, dropped = map(context.metrics.add, journal_families())
     shown: set[tuple[str, str]] = set()

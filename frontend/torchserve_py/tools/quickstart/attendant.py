@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-from torchserve_py.apis.workflows.workflow_doors import workflows_of
+from torchserve_py.apis.workflows.workflow_endpoints import workflows_of
 from torchserve_py.base.settings.addresses import Address, in_url
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.errors import ArchiveError
@@ -25,7 +25,7 @@ from torchserve_py.tools.console.console_settings import ConsoleSettings
 from torchserve_py.tools.quickstart.introduction import VARIABLE, introduction, typed
 from torchserve_py.tools.quickstart.served_path import ServedPath, Stamps
 from torchserve_py.tools.quickstart.terminal_log import say
-from torchserve_py.tools.quickstart.unloaded_door import UnloadedFiles
+from torchserve_py.tools.quickstart.unloaded_endpoints import UnloadedFiles
 
 _INTERVAL: Final = 0.1
 #: How often files are looked at, and how long they must rest after a change before they are read (seconds).

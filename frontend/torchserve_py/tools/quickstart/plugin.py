@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.tools.quickstart.unloaded_door import UnloadedDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.tools.quickstart.unloaded_endpoints import UnloadedEndpoints
 
-    return [DoorOffer("inference_address", UnloadedDoor)]
+    return [EndpointsOffer("inference_address", UnloadedEndpoints)]
 
 
 PLUGIN = Plugin(
     name="quickstart",
-    doors=_doors,
+    endpoints=_endpoints,
     commands={
         "serve": "torchserve_py.tools.quickstart.serve_command",
         "init": "torchserve_py.tools.quickstart.init_command",

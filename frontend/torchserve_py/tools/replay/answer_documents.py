@@ -25,7 +25,7 @@ from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENP
 _LENGTH: Final = "inference-header-content-length"
 _BINARY_SIZE: Final = "binary_data_size"
 _EVENT: Final = b"data: "
-#: What openpi's door adds to the actions.
+#: What openpi's endpoint adds to the actions.
 _TIMING: Final = "server_timing"
 
 

@@ -1,4 +1,4 @@
-"""Sends observations to openpi's door: a socket for each episode, from its first step to its last.
+"""Sends observations to openpi's endpoint: a socket for each episode, from its first step to its last.
 
 The server names the sequence of a socket, so the steps of a recorded sequence go over one socket, and the sequence ends
 with it.

@@ -9,7 +9,7 @@ import grpc
 from grpc import StatusCode, aio
 
 from torchserve_py.apis.grpc.open_inference_dialect import DIALECT
-from torchserve_py.endpoints.failures import CAUSE_HEADER, DoorError, handler_failure
+from torchserve_py.endpoints.failures import CAUSE_HEADER, EndpointError, handler_failure
 from torchserve_py.tools.journal.journal_record import JournalRecord
 from torchserve_py.tools.replay.replay_requests import ReplayRequest
 from torchserve_py.tools.replay.senders import USER_AGENT, NoAnswer, NotConnected, SentAnswer
@@ -52,11 +52,11 @@ class GrpcSender:
             await self._opened.close()
 
     def recorded_status(self, record: JournalRecord) -> str:
-        """Return the status code that the door gives to the recorded outcome."""
+        """Return the status code that the endpoint gives to the recorded outcome."""
         if not record["failed"]:
             return StatusCode.OK.name
         failure = handler_failure(record["status"] or 500, record["error"] or "")
-        return DIALECT.refusal(DoorError(failure)).code.name
+        return DIALECT.refusal(EndpointError(failure)).code.name
 
     async def send(self, request: ReplayRequest, sequence_id: str | None) -> SentAnswer:
         """Make a call with one message, and read all of the answer."""

@@ -324,7 +324,7 @@ class Replay:
             body = names.in_request(request.body.decode("utf-8", "surrogateescape"))
             path, encoded = names.in_request(request.path), body.encode("utf-8", "surrogateescape")
             request = request._replace(path=path, body=encoded)
-        expected = self._senders[request.door].recorded_status(record)
+        expected = self._senders[request.endpoint].recorded_status(record)
         try:
             sent = await self._answer(request, expected, followed)
         except NotReplayable as reason:
@@ -355,7 +355,7 @@ class Replay:
                 raise NotReplayable("the server was away after a step before it in its sequence")
             began, tries = time.monotonic(), tries - 1
             try:
-                sent = await self._senders[request.door].send(request, fresh_id)
+                sent = await self._senders[request.endpoint].send(request, fresh_id)
             except NotConnected as error:
                 self._outages += 1
                 if not tries:

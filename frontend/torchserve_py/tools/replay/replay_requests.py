@@ -1,8 +1,8 @@
 """Makes the request that sends a record of a journal again, to another version of its model.
 
-Requests go to the door where they came, or to one that means the same and can name a version. Requests over gRPC with
-TorchServe's messages, the steps of live sessions and what nodes of workflows got go to TorchServe's path over HTTP: the
-model gets the same.
+Requests go to the endpoint where they came, or to one that means the same and can name a version. Requests over gRPC
+with TorchServe's messages, the steps of live sessions and what nodes of workflows got go to TorchServe's path over
+HTTP: the model gets the same.
 """
 
 import json
@@ -62,17 +62,17 @@ _NO_VERSION: Final = b"\x12\x00"
 
 
 class ReplayRequest(NamedTuple):
-    """A request to a door of a server.
+    """A request to an endpoint of a server.
 
     Attributes:
-        door: ``http``, ``grpc`` for a call with one message, or ``openpi`` for a message to a socket.
+        endpoint: ``http``, ``grpc`` for a call with one message, or ``openpi`` for a message to a socket.
         method: Of HTTP.
         path: Of HTTP, of a call, or of the socket.
         headers: Or metadata.
         body: Or the message.
     """
 
-    door: Literal["http", "grpc", "openpi"]
+    endpoint: Literal["http", "grpc", "openpi"]
     method: str
     path: str
     headers: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What all doors of a server have in common for a replay: a request is sent, and there is an answer or none."""
+"""What all endpoints of a server have in common for a replay: a request is sent, and there is an answer or none."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -39,7 +39,7 @@ class SentAnswer(NamedTuple):
 
 
 class ReplaySender(Protocol):
-    """Sends requests to one kind of door."""
+    """Sends requests to one kind of endpoint."""
 
     async def send(self, request: ReplayRequest, sequence_id: str | None) -> SentAnswer:
         """Send a request; ``sequence_id`` names the fresh sequence. Raises NoAnswer, NotConnected."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchserve_py.plugin_api import DoorOffer, Plugin
+from torchserve_py.plugin_api import EndpointsOffer, Plugin
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.versions.rollout.rollout_door import RolloutDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.versions.rollout.rollout_endpoints import RolloutDoor
 
-    return [DoorOffer("management_address", RolloutDoor)]
+    return [EndpointsOffer("management_address", RolloutDoor)]
 
 
-PLUGIN = Plugin(name="rollout", doors=_doors)
+PLUGIN = Plugin(name="rollout", endpoints=_endpoints)

@@ -21,9 +21,9 @@ from torchserve_py.base.metrics.instruments import Counter
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import BadParameter, ModelError, ModelVersionNotFound, WorkersFailed
 from torchserve_py.core.serving.serving import ModelStatus, ServedModel, Serving
-from torchserve_py.endpoints.failures import DoorError, Failure, failure_of
+from torchserve_py.endpoints.failures import EndpointError, Failure, failure_of
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.versions.traffic.canaries import Canaries
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class RolloutPhase(StrEnum):
     stopped = "stopped"
 
 
-class RolloutStoppedError(DoorError):
+class RolloutStoppedError(EndpointError):
     """A worker of the new version did not come up, or may not stay; the message says why."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -114,7 +114,7 @@ class Rollouts:
     """The latest rollout of each model of a server."""
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return those of a server."""
         calls, canaries = context.shared(ManagementCalls.of), context.shared(Canaries.of)
         settings = context.settings
@@ -153,8 +153,8 @@ class Rollouts:
     async def roll_out(self, name: str, version: str) -> None:
         """Let a version take the places of the one that has the model's requests; complete it if the caller leaves.
 
-        Raises ModelNotFound, ModelVersionNotFound; BadParameter: it cannot replace that version so; DoorError: there
-        is a rollout already, or this one has stopped.
+        Raises ModelNotFound, ModelVersionNotFound; BadParameter: it cannot replace that version so; EndpointError:
+        there is a rollout already, or this one has stopped.
         """
         new, old = self._serving.get(name, version), self._replaced_by(name, version)
         self._check_none_is_under_way(name)
@@ -167,7 +167,7 @@ class Rollouts:
     async def restart(self, name: str, version: str) -> None:
         """Replace the workers of a version by new processes, one after the other; complete it if the caller leaves.
 
-        Raises ModelNotFound, ModelVersionNotFound; BadParameter: its sequences would be lost; DoorError: there is a
+        Raises ModelNotFound, ModelVersionNotFound; BadParameter: its sequences would be lost; EndpointError: there is a
         rollout already, or this restart has stopped.
         """
         model = self._serving.get(name, version)
@@ -178,7 +178,7 @@ class Rollouts:
 
     def _check_none_is_under_way(self, name: str) -> None:
         if (latest := self._latest.get(name)) is not None and latest.phase is RolloutPhase.under_way:
-            raise DoorError(latest.refusal)
+            raise EndpointError(latest.refusal)
 
     async def _complete(self, rollout: Rollout) -> None:
         self._latest[rollout.name] = rollout
@@ -217,7 +217,7 @@ class Rollouts:
             else:
                 with self._calls.holding(rollout.name, rollout.refusal):
                     await self._take_requests(rollout)
-        except (ModelError, DoorError) as error:
+        except (ModelError, EndpointError) as error:
             rollout.phase, rollout.why = RolloutPhase.stopped, failure_of(error).message
             logger.error("%s has stopped: %s", rollout.label, rollout.why)
             raise

@@ -16,9 +16,9 @@ from torchserve_py.base.metrics.instruments import Counter
 from torchserve_py.base.metrics.model_metrics import EndedJob
 from torchserve_py.core.serving.errors import BadParameter, ModelError
 from torchserve_py.core.serving.serving import Serving
-from torchserve_py.endpoints.failures import DoorError
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict, Judgement
 from torchserve_py.versions.traffic.canary_rules import CanaryRules
 from torchserve_py.versions.traffic.shadows import Shadows
@@ -82,7 +82,7 @@ class Canaries:
     """The canaries of a server, at most one for each model."""
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return those of a server."""
         made = cls(context.serving, context.shared(ManagementCalls.of), context.shared(Shadows.of))
         context.metrics.add(made.decisions)
@@ -219,7 +219,7 @@ class Canaries:
                 await self._renew(name, run, now)
                 if not run.is_held:
                     await self._look_at(name, run, now)
-            except DoorError as error:
+            except EndpointError as error:
                 self._end(name, run, "called off", run.canary, str(error))
             except ModelError as error:
                 self._end(name, run, "called off", run.canary, str(error))
@@ -233,7 +233,7 @@ class Canaries:
             return
         try:
             await self._calls.prolong_weights(name, run.canary.weights, _lease())
-        except DoorError as error:
+        except EndpointError as error:
             logger.warning("The weights of the canary of model %s end if this goes on: %s", name, error)
             run.renews_at = now + _RENEWAL_RETRY
         else:
@@ -267,7 +267,7 @@ class Canaries:
         """Let the default version get all requests; the weights of a canary that nobody judges would stay for ever."""
         try:
             await self._calls.set_weights(name, {}, insist=True)
-        except (ModelError, DoorError) as error:
+        except (ModelError, EndpointError) as error:
             logger.warning("The weights of model %s stay as they are: %s", name, error)
 
     async def _look_at(self, name: str, run: _Run, now: float) -> None:

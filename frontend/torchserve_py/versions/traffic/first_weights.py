@@ -15,7 +15,7 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.serving.errors import ModelError, ModelNotFound
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.versions.traffic.demanded_weights import demanded_weights, misfits, origin_of_weights
 from torchserve_py.versions.traffic.traffic_keys import TrafficKeys
@@ -30,7 +30,7 @@ class FirstWeights:
     """The weights that a server's settings give versions."""
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return those of a server, once the models that have been registered have theirs."""
         made = cls(context.settings, context.serving, context.shared(ManagementCalls.of))
         made.give()

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
+from torchserve_py.plugin_api import BackgroundOffer, EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.base.settings.table import SettingsSection
 
 
-def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.versions.traffic.shadow_door import ShadowDoor
-    from torchserve_py.versions.traffic.traffic_door import TrafficDoor
+def _endpoints() -> Iterable[EndpointsOffer]:
+    from torchserve_py.versions.traffic.shadow_endpoints import ShadowEndpoints
+    from torchserve_py.versions.traffic.traffic_endpoints import TrafficEndpoints
     from torchserve_py.versions.traffic.traffic_start import TrafficStart
 
     return [
-        DoorOffer("inference_address", TrafficStart),
-        DoorOffer("management_address", TrafficDoor),
-        DoorOffer("management_address", ShadowDoor),
+        EndpointsOffer("inference_address", TrafficStart),
+        EndpointsOffer("management_address", TrafficEndpoints),
+        EndpointsOffer("management_address", ShadowEndpoints),
     ]
 
 
@@ -44,7 +44,7 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="traffic",
-    doors=_doors,
+    endpoints=_endpoints,
     background=_background,
     settings=_settings,
     model_config=_model_config,

@@ -19,7 +19,7 @@ from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.serving.errors import BadParameter, ModelError
 from torchserve_py.core.serving.serving import ServedModel, Serving
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.versions.traffic.answer_copy import AnswerCopy
 from torchserve_py.versions.traffic.answers_compared import NotCompared, differences
 from torchserve_py.versions.traffic.traffic_body import ShadowRules
@@ -67,7 +67,7 @@ class Shadows:
     """The shadows of a server, at most one for each model."""
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return those of a server."""
         made = cls(context.serving)
         context.metrics.add(made.requests)

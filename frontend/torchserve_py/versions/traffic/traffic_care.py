@@ -7,7 +7,7 @@ import logging
 import time
 from typing import Any, Final, Self
 
-from torchserve_py.endpoints.routing import DoorContext
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.versions.traffic.canaries import Canaries
 from torchserve_py.versions.traffic.shadows import Shadows
 from torchserve_py.versions.traffic.traffic_body import SavedTraffic
@@ -22,7 +22,7 @@ class TrafficCare:
     """The canaries and shadows of a server, with their file."""
 
     @classmethod
-    def of(cls, context: DoorContext) -> Self:
+    def of(cls, context: EndpointContext) -> Self:
         """Return that of a server."""
         made = cls(context.shared(Canaries.of), context.shared(Shadows.of), TrafficFile(context.settings))
         context.on_close.append(made.close)
@@ -66,7 +66,7 @@ class TrafficCare:
         await self.save()
 
 
-async def care_for_traffic(context: DoorContext) -> None:
+async def care_for_traffic(context: EndpointContext) -> None:
     """Care for the traffic of a server, until it stops."""
     care = context.shared(TrafficCare.of)
     await care.resume()

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable
 
-from torchserve_py.endpoints.routing import Door, DoorContext, Route
+from torchserve_py.endpoints.routing import EndpointContext, Endpoints, Route
 from torchserve_py.versions.traffic.first_weights import FirstWeights
 from torchserve_py.versions.traffic.stickiness import STICKY_BY
 from torchserve_py.versions.traffic.traffic_settings import TrafficSettings
 
 
-class TrafficStart(Door):
+class TrafficStart(Endpoints):
     """Has no paths. It is made before the server listens, so that the first request finds the weights as they are.
 
     Raises PluginUnavailable: the weights that the server is started with cannot be given.
     """
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: EndpointContext) -> None:
         super().__init__(context)
         context.serving.sticky_by = STICKY_BY[self.settings.of(TrafficSettings).sticky_traffic]
         context.shared(FirstWeights.of)

@@ -1,0 +1,70 @@
+"""The endpoint for probes.
+
+``/ping`` (TorchServe's) says whether every model has its workers. ``/live`` says whether the process serves; if not,
+restart it. ``/ready`` says whether the server should get traffic: every start-up model is loaded and has its workers,
+and the server does not shut down.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from torchserve_py.base.settings.model_spec import fallback_name
+from torchserve_py.core.serving.serving import Serving
+from torchserve_py.endpoints.openapi import STATUS, Operation
+from torchserve_py.endpoints.responses import Answer, json_answer
+from torchserve_py.endpoints.routing import READING, Endpoints, PathValues, Route
+from torchserve_py.net.http1.request import Request
+
+SHUTTING_DOWN: Final = "The server is shutting down."
+_PING: Final = Operation(
+    "ping", "Whether every model has the workers it should have", (200, 500), error=STATUS, method="GET"
+)
+_LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
+_READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
+
+
+class ProbesEndpoints(Endpoints):
+    """Answers probes."""
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("/ping", self._ping, operations=(_PING,), is_probe=True)
+        yield Route("/live", self._live, token=None, operations=(_LIVE,), is_probe=True)
+        yield Route("/ready", self._ready, token=None, operations=(_READY,), is_probe=True)
+        if self.settings.health_route:
+            yield Route(self.settings.health_route, self._ready, READING, token=None, is_probe=True)
+
+    def _ping(self, request: Request, values: PathValues) -> Answer:
+        healthy = self.serving.healthy()
+        return json_answer({"status": "Healthy" if healthy else "Unhealthy"}, 200 if healthy else 500)
+
+    def _live(self, request: Request, values: PathValues) -> Answer:
+        return json_answer({"status": "Live"})
+
+    def _ready(self, request: Request, values: PathValues) -> Answer:
+        if reasons := list(self._reasons()):
+            return json_answer({"status": "NotReady", "reasons": reasons}, 503)
+        return json_answer({"status": "Ready"})
+
+    def _reasons(self) -> Iterator[str]:
+        """Yield why the server is not ready; the texts hold no secrets, because probes need no token."""
+        if self.context.is_leaving:
+            yield SHUTTING_DOWN
+        yield from not_loaded(self.serving)
+        for default in self.serving.models():
+            for model in self.serving.versions(default.name):
+                status = self.serving.status(model)
+                ready, least = sum(worker.ready for worker in status.workers), status.min_workers
+                if model.loaded_at_startup and ready < least:
+                    named = f'The start-up model "{model.name}" (version {model.version})'
+                    yield f"{named} does not have its minimum of workers yet: {ready} of {least} are ready."
+
+
+def not_loaded(serving: Serving) -> Iterator[str]:
+    """Yield a sentence about each model that is to be served and could not be loaded."""
+    for spec in serving.not_loaded:  # the error and the location may hold a path or a token
+        name = spec.name or fallback_name(spec.location)
+        yield f'The start-up model "{name}" could not be loaded; the log says why.'
+    for (name, version), awaited in serving.awaited.items():
+        if awaited.failed:
+            named = f'Model "{name}" (version {version}), which the fleet serves,'
+            yield f"{named} could not be loaded on this server; the log says why."

@@ -1,0 +1,74 @@
+"""Predictions at the paths that SageMaker calls, with its sessions (`sagemaker_sessions`).
+
+    /invocations                    /models/{model}/invoke
+
+The query's parameters become values of the handler's row. The default version answers.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from torchserve_py.apis.sagemaker.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
+from torchserve_py.apis.sagemaker.sagemaker_sessions import SageMakerSessions
+from torchserve_py.endpoints.failures import EndpointError, bad_request
+from torchserve_py.endpoints.predictions import PREDICTING, InferenceEndpoints, Pairs, only_startup_model
+from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Reply, Route
+from torchserve_py.net.http1.request import Request
+
+_MODEL_NAME: Final = "model_name"
+
+
+class InvocationsEndpoints(Endpoints):
+    """Finds the model that is invoked, and passes the request on to the inference endpoint."""
+
+    def __init__(self, context: EndpointContext) -> None:
+        super().__init__(context)
+        self._predictions = InferenceEndpoints(context)
+        self._sessions = SageMakerSessions(context)
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("/models/{model_name}/invoke", self._invoke, passes_encoding_on=True)
+        yield Route("/invocations", self._invocations, passes_encoding_on=True)
+
+    def _invoke(self, request: Request, values: PathValues) -> Reply:
+        return self._run(request, values["model_name"], tuple(request.query))
+
+    def _run(self, request: Request, name: str, parameters: Pairs, body: bytes | None = None) -> Reply:
+        """Run a model as SageMaker does: a request to a model that keeps sequences may belong to a session."""
+        model = self.serving.get(name)
+        self.context.account(request, name)  # before anything of the model's sessions is looked at
+        if not model.is_stateful or request.method == "OPTIONS":
+            return self._predictions.infer(request, name, None, PREDICTING, parameters=parameters, body=body)
+        if body is None:
+            return lambda body: self._run(request, name, parameters, body)
+        answer = self._sessions.answer(request, model, body)
+        if answer is not None:
+            return answer
+        session = self._sessions.of(request, model)
+        return self._predictions.infer(
+            request, name, None, PREDICTING, parameters=parameters, body=body, session=session
+        )
+
+    def _invocations(self, request: Request, values: PathValues) -> Reply:
+        """Run the model that the query names, else the only start-up model, else the one of a form field."""
+        parameters = tuple(request.query)
+        name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
+        if name is None:
+            name = only_startup_model(self.serving)
+        if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
+            return lambda body: self._invoke_named(request, parameters, body)
+        if name is None:
+            raise unnamed()
+        return self._run(request, name, parameters)
+
+    def _invoke_named(self, request: Request, parameters: Pairs, body: bytes) -> Reply:
+        """Run the model that a field of a form names."""
+        name = form_field(request.headers.get("Content-Type", ""), body, _MODEL_NAME)
+        if name is None:
+            raise unnamed()
+        return self._run(request, name, parameters, body)
+
+
+def unnamed() -> EndpointError:
+    """Return the error for a request that names no model where there is not one to be meant."""
+    return bad_request("Parameter model_name is required.")

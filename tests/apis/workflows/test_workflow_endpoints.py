@@ -1,0 +1,78 @@
+"""The endpoints of workflows, with a workflow whose nodes are functions of a fake model."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.endpoints.conftest import OpenEndpoints, Start
+from tests.endpoints.fake_serving import FakeModel, FakeServing
+
+from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
+from torchserve_py.base.causes import Cause
+from torchserve_py.base.logs import access_log
+from torchserve_py.core.serving.serving import RegisterResult
+
+
+@pytest.fixture
+async def serving(start: Start, tmp_path: Path) -> AsyncIterator[OpenEndpoints]:
+    """Open endpoints with the workflow ``w`` of two nodes, both run by the model ``noop``."""
+    (tmp_path / "spec.yaml").write_text("dag: {first: [second]}")
+    (tmp_path / "code.py").write_text("")
+    pack(PackOptions("w", str(tmp_path / "spec.yaml"), str(tmp_path / "code.py"), export_path=str(tmp_path)))
+    models = FakeServing([FakeModel()])
+    models.register_result = RegisterResult("noop", "1.0", 1, 1, pending=False)
+    serving = await start(models, access_log=True)
+    registered = await serving.request("POST", "/workflows?url=w.war", endpoint="management")
+    assert registered.status == 200, registered.body
+    yield serving
+    access_log.flush()
+
+
+async def test_a_request_runs_through_the_nodes_and_is_logged_with_its_id(
+    serving: OpenEndpoints, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="ACCESS_LOG")
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"x", "application/json")
+    assert len(serving.registry.model.calls) == 2
+    access_log.flush()
+    *_, record = [each for each in caplog.records if each.name == "ACCESS_LOG"]
+    assert vars(record)["request_id"] == answer.headers["x-request-id"]
+    assert vars(record)["route"] == "/wfpredict/{workflow_name}"
+
+
+async def test_a_client_that_leaves_cancels_the_node_that_runs(serving: OpenEndpoints) -> None:
+    model = serving.registry.model
+    model.behave = lambda call: None
+    connection = await serving.raw(b"POST /wfpredict/w HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+    async with asyncio.timeout(60):
+        await model.submitted.wait()
+        await connection.close()
+        await model.cancelled.wait()
+    assert len(model.calls) == 1
+
+
+async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenEndpoints) -> None:
+    model = serving.registry.model
+    model.behave = lambda call: call.fail(Cause.queue_full)
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.headers["ts-error-cause"], answer.headers["retry-after"]) == (500, "queue_full", "1")
+    assert answer.json()["message"].startswith('Error executing first: Model "noop"')
+    model.behave = lambda call: call.part(status=503, error="out of glue")
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.headers["ts-error-cause"]) == (500, "handler_error")
+    assert answer.json()["message"] == "Error executing first: out of glue"
+    serving.registry.registered.clear()
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.headers["ts-error-cause"]) == (500, "unregistered")
+    assert answer.json()["message"] == "Error executing first: Model not found: noop"
+
+
+async def test_options_runs_no_workflow_and_describes_it(serving: OpenEndpoints) -> None:
+    assert (await serving.request("POST", "/wfpredict/any")).status == 404
+    assert (await serving.request("OPTIONS", "/wfpredict/any")).status == 404
+    answer = await serving.request("OPTIONS", "/wfpredict/w")
+    assert list(answer.json()["paths"]) == ["/wfpredict/w"]
+    assert (await serving.request("TRACE", "/wfpredict/w")).status == 405
+    assert serving.registry.model.calls == []
