@@ -1,6 +1,6 @@
 """Every metric that the server itself has: its name, type, unit and dimensions. `docs/metrics.md` explains them.
 
-`configs/metrics.yaml` says the same in the form in which operators change it, and which `ops.metrics_config` reads.
+`configs/metrics.yaml` says the same in the form in which operators change it, and which `ops.metrics` reads.
 """
 
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Lines of metrics in logs, as far as the server needs them: here there are none; `ops.metric_log` writes them."""
+"""Lines of metrics in logs, as far as the server needs them: here there are none; `ops.metrics` writes them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
