@@ -18,7 +18,11 @@ logger = logging.getLogger(__name__)
 
 _SERVER = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.app")
 _STATE = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.api_server.app_state")
-_ARGUMENTS = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.common.cli_args")
+_ARGUMENTS = (
+    "vllm.entrypoints.openai.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.common.cli_args",
+)
 _PARSER = ("vllm.utils", "vllm.utils.argparse_utils")
 
 
