@@ -1,26 +1,29 @@
-"""How answers are written: as text, as JSON, and as OpenAI's chat completions, each whole or as a stream."""
+"""How answers are written: as text, as JSON, and as OpenAI's completions, each whole or as a stream."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from chat_sampling import TokenLogprobs
+from chat_tools import CallPiece, CallReader, Format, Piece
+
+_DONE: Final = "data: [DONE]\n\n"
+_REPLACEMENT: Final = "\ufffd"
 
 
-class Outcome(NamedTuple):
-    """An answer that is complete.
+class Used(NamedTuple):
+    """The tokens that answers took.
 
     Attributes:
-        text: All of it.
-        reason: "stop" if the model or a stop string ended it, "length" if a limit did.
         prompt: The tokens before the answer, those of earlier turns included.
         cached: How many of these did not have to be read again.
         tokens: The tokens of the answer, with the one that ended it.
     """
 
-    text: str
-    reason: str
     prompt: int
     cached: int
     tokens: int
@@ -36,8 +39,31 @@ class Outcome(NamedTuple):
         }
 
 
+class Said(NamedTuple):
+    """What a token has made certain of an answer: text, and how likely the tokens since the last text were."""
+
+    text: str
+    logprobs: list[TokenLogprobs]
+
+
+class Outcome(NamedTuple):
+    """An answer that is complete.
+
+    Attributes:
+        text: All of it.
+        reason: "stop" if the model or a stop string ended it, "length" if a limit did.
+        used: The tokens that it took.
+        logprobs: How likely its tokens were, if that was asked for.
+    """
+
+    text: str
+    reason: str
+    used: Used
+    logprobs: list[TokenLogprobs]
+
+
 class Form(Protocol):
-    """How one answer is written.
+    """How the answers to one request are written; ``place`` is the number of an answer among them.
 
     Attributes:
         content_type: Of the whole answer, and of a stream.
@@ -45,16 +71,20 @@ class Form(Protocol):
 
     content_type: str
 
-    def part(self, text: str) -> str | None:
+    def part(self, place: int, said: Said, used: Used) -> str | None:
         """Return what a stream sends for further text; None if that is nothing."""
         ...
 
-    def last(self, text: str, outcome: Outcome) -> str:
-        """Return what a stream ends with; ``text`` is the rest of the text."""
+    def last(self, place: int, said: Said, outcome: Outcome) -> str:
+        """Return what a stream sends when an answer is complete; ``said`` is the rest of it."""
         ...
 
-    def whole(self, outcome: Outcome) -> Any:
-        """Return the answer if it is not a stream."""
+    def end(self, used: Used) -> str:
+        """Return what a stream ends with."""
+        ...
+
+    def whole(self, outcomes: Sequence[Outcome], used: Used) -> Any:
+        """Return the answers if they are not a stream."""
         ...
 
 
@@ -63,61 +93,228 @@ class TextForm:
 
     content_type = "text/plain; charset=utf-8"
 
-    def part(self, text: str) -> str | None:
-        return text or None
+    def part(self, place: int, said: Said, used: Used) -> str | None:
+        return said.text or None
 
-    def last(self, text: str, outcome: Outcome) -> str:
-        return text
+    def last(self, place: int, said: Said, outcome: Outcome) -> str:
+        return said.text
 
-    def whole(self, outcome: Outcome) -> str:
-        return outcome.text
+    def end(self, used: Used) -> str:
+        return ""
+
+    def whole(self, outcomes: Sequence[Outcome], used: Used) -> Any:
+        return outcomes[0].text
 
 
-class JsonForm:
+class JsonForm(TextForm):
     """An object with the text, why it ended, and what was used; a stream is the text."""
 
     def __init__(self, *, streams: bool) -> None:
-        self.content_type = TextForm.content_type if streams else "application/json"
+        if not streams:
+            self.content_type = "application/json"
 
-    def part(self, text: str) -> str | None:
-        return text or None
-
-    def last(self, text: str, outcome: Outcome) -> str:
-        return text
-
-    def whole(self, outcome: Outcome) -> dict[str, Any]:
-        return {"text": outcome.text, "finish_reason": outcome.reason, "usage": outcome.usage}
+    def whole(self, outcomes: Sequence[Outcome], used: Used) -> dict[str, Any]:
+        (outcome,) = outcomes
+        return {"text": outcome.text, "finish_reason": outcome.reason, "usage": used.usage}
 
 
-class CompletionForm:
-    """OpenAI's chat completion; a stream is server-sent events."""
+class _EventsForm:
+    """What the forms of OpenAI's have in common.
 
-    def __init__(self, model: str, *, streams: bool, counts_usage: bool) -> None:
+    Args:
+        model: The name under which the client asked for the model.
+        token_text: Returns the text of a token.
+        streams: Whether the answers are sent as server-sent events.
+        counts_usage: Whether a stream ends with what was used.
+        counts_always: Whether each event has what its answer has used so far.
+    """
+
+    id_prefix: str
+    whole_object: str
+    part_object: str
+
+    def __init__(
+        self,
+        model: str,
+        token_text: Callable[[int], str],
+        *,
+        streams: bool,
+        counts_usage: bool,
+        counts_always: bool,
+    ) -> None:
         self.content_type = "text/event-stream" if streams else "application/json"
-        self._counts_usage = counts_usage
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._has_begun = False
+        self._token_text = token_text
+        self._counts_usage, self._counts_always = counts_usage, counts_always
+        self._head = {"id": f"{self.id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
-    def part(self, text: str) -> str | None:
-        if not text and self._has_begun:
+    def end(self, used: Used) -> str:
+        return (self._event([], used) if self._counts_usage else "") + _DONE
+
+    def _event(self, choices: list[dict[str, Any]], used: Used | None) -> str:
+        has_usage = self._counts_usage or self._counts_always
+        counts = not choices or self._counts_always
+        usage = {"usage": used.usage if counts and used is not None else None} if has_usage else {}
+        return f"data: {json.dumps(self._head | {'object': self.part_object, 'choices': choices} | usage)}\n\n"
+
+    def _whole(self, choices: list[dict[str, Any]], used: Used) -> dict[str, Any]:
+        return self._head | {"object": self.whole_object, "choices": choices, "usage": used.usage}
+
+
+class ChatForm(_EventsForm):
+    """OpenAI's chat completions."""
+
+    id_prefix, whole_object, part_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(
+        self, *args: Any, format_: Format | None = None, most_calls: int | None = None, **options: bool
+    ) -> None:
+        """``format_`` is how the model writes calls, None if it is not to write any; the rest as for all forms."""
+        super().__init__(*args, **options)
+        self._format, self._most_calls = format_, most_calls
+        self._readers: dict[int, CallReader] = {}
+        self._calling: set[int] = set()
+        self._begun: set[int] = set()
+
+    def part(self, place: int, said: Said, used: Used) -> str | None:
+        if not said.text and not said.logprobs and place in self._begun:
             return None
-        role = {} if self._has_begun else {"role": "assistant"}
-        self._has_begun = True
-        return self._chunk([{"index": 0, "delta": role | {"content": text}, "finish_reason": None}])
+        return self._events(place, self._pieces(place, said.text), said, used) or None
 
-    def last(self, text: str, outcome: Outcome) -> str:
-        chunks = [self.part(text) or ""]
-        chunks.append(self._chunk([{"index": 0, "delta": {}, "finish_reason": outcome.reason}]))
-        if self._counts_usage:
-            chunks.append(self._chunk([], usage=outcome.usage))
-        return "".join([*chunks, "data: [DONE]\n\n"])
+    def last(self, place: int, said: Said, outcome: Outcome) -> str:
+        pieces = self._pieces(place, said.text, is_last=True)
+        events = self._events(place, pieces, said, outcome.used)
+        return events + self._event([self._choice(place, {}, reason=self._reason(place, outcome))], outcome.used)
 
-    def whole(self, outcome: Outcome) -> dict[str, Any]:
-        message = {"role": "assistant", "content": outcome.text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.reason}
-        return self._head | {"object": "chat.completion", "choices": [choice], "usage": outcome.usage}
+    def whole(self, outcomes: Sequence[Outcome], used: Used) -> dict[str, Any]:
+        choices = []
+        for place, outcome in enumerate(outcomes):
+            content, calls = _joined(self._pieces(place, outcome.text, is_last=True))
+            message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+            if calls and self._format is not None:
+                message["content"] = content if content.strip() else None
+                message["tool_calls"] = [
+                    {
+                        "id": self._format.new_id(),
+                        "type": "function",
+                        "function": {"name": name, "arguments": arguments},
+                    }
+                    for name, arguments in calls
+                ]
+            choices.append(
+                {
+                    "index": place,
+                    "message": message,
+                    "logprobs": self._logprobs(outcome.logprobs),
+                    "finish_reason": self._reason(place, outcome),
+                }
+            )
+        return self._whole(choices, used)
 
-    def _chunk(self, choices: list[dict[str, Any]], **further: Any) -> str:
-        usage = {"usage": None} if self._counts_usage else {}
-        chunk = self._head | {"object": "chat.completion.chunk", "choices": choices} | usage | further
-        return f"data: {json.dumps(chunk)}\n\n"
+    def _pieces(self, place: int, text: str, *, is_last: bool = False) -> list[Piece]:
+        if self._format is None:
+            return [text] if text else []
+        reader = self._readers.setdefault(place, CallReader(self._format, self._most_calls))
+        pieces = reader.add(text) + (reader.end() if is_last else [])
+        if any(isinstance(piece, CallPiece) for piece in pieces):
+            self._calling.add(place)
+        return pieces
+
+    def _events(self, place: int, pieces: list[Piece], said: Said, used: Used) -> str:
+        deltas: list[dict[str, Any]] = []
+        for piece in pieces:
+            if isinstance(piece, str):
+                deltas.append({"content": piece})
+            elif piece.name is None and deltas and (last := deltas[-1].get("tool_calls")):
+                last[0]["function"]["arguments"] += piece.arguments  # of the same call: each begins with its name
+            else:
+                deltas.append({"tool_calls": [self._call_delta(piece)]})
+        if place not in self._begun:
+            self._begun.add(place)
+            first = deltas[0] if deltas else {"content": ""}
+            deltas[:1] = [{"role": "assistant"} | first]
+        elif not deltas and said.logprobs:
+            deltas = [{"content": ""}]
+        logprobs = [self._logprobs(said.logprobs)] + [None] * len(deltas)
+        return "".join(
+            self._event([self._choice(place, delta, about)], used)
+            for delta, about in zip(deltas, logprobs, strict=False)
+        )
+
+    def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
+        assert self._format is not None, "only models with a format call tools"
+        if piece.name is None:
+            return {"index": piece.place, "function": {"arguments": piece.arguments}}
+        function = {"name": piece.name, "arguments": piece.arguments}
+        return {"index": piece.place, "id": self._format.new_id(), "type": "function", "function": function}
+
+    def _choice(
+        self, place: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        return {"index": place, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def _reason(self, place: int, outcome: Outcome) -> str:
+        return "tool_calls" if outcome.reason == "stop" and place in self._calling else outcome.reason
+
+    def _logprobs(self, tokens: list[TokenLogprobs]) -> dict[str, Any] | None:
+        if not tokens:
+            return None
+        content = [
+            self._likely(each.token, each.logprob)
+            | {"top_logprobs": [self._likely(token, logprob) for token, logprob in each.top]}
+            for each in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+    def _likely(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._token_text(token)
+        # A token can be a part of a character, which has no text.
+        octets = None if _REPLACEMENT in text else list(text.encode())
+        return {"token": text, "logprob": _finite(logprob), "bytes": octets}
+
+
+class CompletionForm(_EventsForm):
+    """OpenAI's completions of prompts."""
+
+    id_prefix, whole_object, part_object = "cmpl", "text_completion", "text_completion"
+
+    def part(self, place: int, said: Said, used: Used) -> str | None:
+        return self._event([self._choice(place, said.text, said.logprobs)], used) if said.text else None
+
+    def last(self, place: int, said: Said, outcome: Outcome) -> str:
+        return self._event([self._choice(place, said.text, said.logprobs, outcome.reason)], outcome.used)
+
+    def whole(self, outcomes: Sequence[Outcome], used: Used) -> dict[str, Any]:
+        choices = [
+            self._choice(place, outcome.text, outcome.logprobs, outcome.reason)
+            for place, outcome in enumerate(outcomes)
+        ]
+        return self._whole(choices, used)
+
+    def _choice(self, place: int, text: str, tokens: list[TokenLogprobs], reason: str | None = None) -> dict[str, Any]:
+        return {"index": place, "text": text, "logprobs": self._logprobs(tokens), "finish_reason": reason}
+
+    def _logprobs(self, tokens: list[TokenLogprobs]) -> dict[str, Any] | None:
+        if not tokens:
+            return None
+        texts = [self._token_text(each.token) for each in tokens]
+        tops: list[Mapping[str, float]] = [
+            {self._token_text(token): _finite(logprob) for token, logprob in each.top} for each in tokens
+        ]
+        offsets = [sum(map(len, texts[:place])) for place in range(len(texts))]
+        logprobs = [_finite(each.logprob) for each in tokens]
+        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _finite(logprob: float) -> float:
+    """Return a value that JSON has; OpenAI's API gives -9999 for what is impossible."""
+    return max(logprob, -9999.0)
+
+
+def _joined(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the text of an answer, and the names and arguments of its calls."""
+    calls: dict[int, tuple[str, str]] = {}
+    for piece in pieces:
+        if isinstance(piece, CallPiece):
+            name, arguments = calls.get(piece.place, (piece.name or "", ""))
+            calls[piece.place] = (name, arguments + piece.arguments)
+    return "".join(piece for piece in pieces if isinstance(piece, str)), list(calls.values())

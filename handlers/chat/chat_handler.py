@@ -5,7 +5,7 @@ entry for each turn, so that it survives the worker and, with a store, the serve
 are in an arena on the device; those that are missing, after a restart or because others needed the memory, are read
 again with the next turn. All conversations that are being answered take part in each step of the model (continuous
 batching). A chat completion of OpenAI's API carries its whole history instead; what of it was seen before is not read
-again.
+again. Its text may contain calls of tools, or fit a JSON schema.
 
 docs/llm.md has the requests, and the keys of ``handler`` in model-config.yaml.
 """
@@ -17,19 +17,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from chat_answers import CompletionForm, Form, JsonForm, TextForm
+from chat_answers import ChatForm, CompletionForm, Form, JsonForm, TextForm
 from chat_decoder import Decoder
-from chat_requests import Asked, BadRequest, read_completion, read_plain
-from chat_sampling import choose, new_seed, uniform
+from chat_fields import UNSUPPORTED, BadRequest
+from chat_grammar import Grammar, GrammarFailed, Grammars
+from chat_reply import Reply
+from chat_requests import Asked, read_chat, read_completion, read_plain
+from chat_sampling import choose, uniform
 from chat_settings import Settings
 from chat_text import Answer, ChatText
+from chat_tools import format_of
 from chat_turn import Log, Turn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 if TYPE_CHECKING:
     from ts.context import Context
 
-COMPLETIONS = "v1/chat/completions"
+CHAT = "v1/chat/completions"
+COMPLETIONS = "v1/completions"
 
 
 class ChatHandler:
@@ -48,6 +53,8 @@ class ChatHandler:
         model = model.to(torch.device("cuda", int(gpu)) if is_on_gpu else "cpu").eval()
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self.text = ChatText(tokenizer)
+        #: How the model writes calls of tools; None if it has none.
+        self.tool_format = format_of(self.text.template(tools=True))
         most_bytes = settings.bytes_on(model.device)
         host_bytes = most_bytes if settings.kv_host_bytes is None else settings.kv_host_bytes
         self.decoder = Decoder(
@@ -63,33 +70,43 @@ class ChatHandler:
         self.most_tokens = min(positions, self.decoder.most_tokens)
         ends = model.generation_config.eos_token_id
         self.ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
+        self.vocabulary = int(text_config.vocab_size)
+        self.grammars = self._load_grammars()
         #: The requests that are being answered, by their ids, the oldest first.
-        self.turns: dict[str, Turn] = {}
+        self.replies: dict[str, Reply] = {}
         #: The bodies of requests that wait for an earlier one of their conversation.
         self.waiting: dict[str, Any] = {}
+
+    def _load_grammars(self) -> Grammars | None:
+        """Return what makes grammars; None without llguidance, which only requests with a schema or tools need."""
+        try:
+            return Grammars(self.text.tokenizer, self.vocabulary, self.ends)
+        except ImportError:
+            return None
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Run one step of the model for all requests. A request has a result once there is something to send."""
         if context.get_request_header(0, "describe") == "True":
             return [self._describe()]
         ids = [str(context.get_request_id(idx)) for idx in range(len(data))]
-        self.on_cancel([name for name in (*self.turns, *self.waiting) if name not in ids])
+        self.on_cancel([name for name in (*self.replies, *self.waiting) if name not in ids])
         results: list[Any] = [None] * len(data)
         rows = dict(zip(ids, range(len(data)), strict=True))
         criteria: list[Callable[[Any], bool | None]] = [_not_yet] * len(data)
         for name, idx in rows.items():
-            if name not in self.turns:
+            if name not in self.replies:
                 body = self.waiting.pop(name) if name in self.waiting else context.body(idx)
                 try:
                     self._begin(name, idx, body, context)
                 except BadRequest as error:
                     results[idx] = self._refuse(idx, error, context)
                     criteria[idx] = _whole
-        for name, text in self._step().items():
-            idx, turn = rows[name], self.turns[name]
-            results[idx], criteria[idx] = self._result(idx, turn, text, context)
-            if turn.outcome is not None:
-                self._finish(name, idx, turn, context)
+        self._step()
+        for name, reply in list(self.replies.items()):
+            idx = rows[name]
+            results[idx], criteria[idx] = self._result(idx, reply, context)
+            if reply.is_complete:
+                self._finish(name, idx, reply, context)
         context.stopping_criteria = criteria
         return results
 
@@ -97,8 +114,8 @@ class ChatHandler:
         """Forget requests whose clients left; what was read of their conversations is kept."""
         for name in request_ids:
             self.waiting.pop(name, None)
-            turn = self.turns.pop(name, None)
-            if turn is not None:
+            reply = self.replies.pop(name, None)
+            for turn in [] if reply is None else reply.turns:
                 self.decoder.keep(turn.reading)
 
     def rebuild(self, states: list[Log | None], entries: list[list[Any]]) -> list[Log]:
@@ -109,38 +126,100 @@ class ChatHandler:
 
     def _begin(self, name: str, idx: int, body: Any, context: Context) -> None:
         """Begin to answer a request, unless an earlier one of its conversation is being answered. Raises BadRequest."""
-        path = context.get_request_header(idx, "url_path")
-        sequence_id: str | None = None
-        if path == COMPLETIONS:
-            asked = read_completion(body, self.settings.options)
-        elif path:
-            raise BadRequest(f"This model has no path {path!r}; it has {COMPLETIONS}.")
-        else:
-            asked, sequence_id = read_plain(body, self.settings.options), context.get_sequence_id(idx)
-        if sequence_id and any(turn.sequence_id == sequence_id for turn in self.turns.values()):
+        path = context.get_request_header(idx, "url_path") or ""
+        asked, sequence_id = self._read(path, body), None if path else context.get_sequence_id(idx)
+        if sequence_id and any(reply.turns[0].sequence_id == sequence_id for reply in self.replies.values()):
             self.waiting[name] = body
             return
         log = context.state.get(idx, []) if sequence_id else []
         if not isinstance(log, list):
             raise BadRequest("This sequence holds responses or a conversation of OpenAI's API, not a log of turns.")
-        messages = asked.messages
-        if not log and self.settings.system and messages[0]["role"] != "system":
+        form, turns = self._form(asked, path, context), []
+        for prompt in self._prompts(asked, log):
+            turns.append([])
+            for _ in range(asked.options.choices):
+                place = sum(map(len, turns))
+                turns[-1].append(self._turn(asked, log, prompt, place, sequence_id))
+        self.replies[name] = Reply(form, turns, streams=asked.options.streams)
+
+    def _read(self, path: str, body: Any) -> Asked:
+        """Return what a request asks for. Raises BadRequest."""
+        if path == CHAT:
+            return read_chat(body, self.settings.options)
+        if path == COMPLETIONS:
+            return read_completion(body, self.settings.options)
+        if path:
+            raise BadRequest(f"This model has no path {path!r}; it has {CHAT} and {COMPLETIONS}.")
+        return read_plain(body, self.settings.options)
+
+    def _prompts(self, asked: Asked, log: Log) -> list[list[int]]:
+        """Return the tokens that the model reads before its answers. Raises BadRequest."""
+        messages, functions = asked.messages, asked.tools.functions if asked.tools else []
+        if messages and not log and self.settings.system and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": self.settings.system}, *messages]
         try:
-            prompt = self.text.prompt(messages, continues=bool(log))
+            if not messages:
+                return [
+                    self.text.encode(prompt, is_start=True) if isinstance(prompt, str) else prompt
+                    for prompt in asked.prompts
+                ]
+            return [self.text.prompt(messages, continues=bool(log), tools=functions, values=asked.template)]
+        except BadRequest:
+            raise
         except ValueError as error:
-            raise BadRequest(str(error), "messages") from error
-        answer = Answer(self.text.tokenizer, asked.options.stops)
-        turn = Turn(log, prompt, asked.options, self._form(asked, path, context), answer, new_seed(), sequence_id)
-        self._limit(turn)
-        self.turns[name] = turn
+            raise BadRequest(str(error), "messages" if messages else "prompt") from error
 
-    def _form(self, asked: Asked, path: str | None, context: Context) -> Form:
+    def _turn(self, asked: Asked, log: Log, prompt: list[int], place: int, sequence_id: str | None) -> Turn:
+        """Return an answer that begins. Raises BadRequest."""
         options = asked.options
+        outside = [token for token in (*prompt, *dict(options.penalties.bias)) if not 0 <= token < self.vocabulary]
+        if outside:
+            raise BadRequest(f"{outside[0]} is not a token of this model; it has {self.vocabulary}, from 0 on.")
+        marks = self.tool_format.marks if self.tool_format is not None and asked.tools is not None else ()
+        turn = Turn(
+            log,
+            prompt,
+            options,
+            Answer(self.text.tokenizer, options.stops, marks),
+            place=place,
+            sequence_id=sequence_id,
+            grammar=self._grammar(asked),
+        )
+        self._limit(turn)
+        return turn
+
+    def _grammar(self, asked: Asked) -> Grammar | None:
+        """Return the grammar of the answer; None if it is free. Raises BadRequest: there can be none."""
+        tools, constraint = asked.tools, asked.options.constraint
+        if tools is not None and self.tool_format is None:
+            raise BadRequest(
+                "tools: the chat template of this model has no calls that are known.", "tools", UNSUPPORTED
+            )
+        if constraint is None and (tools is None or not (tools.is_required or tools.strict & tools.callable)):
+            return None
+        param = "tools" if constraint is None else constraint.param
+        if self.grammars is None:
+            raise BadRequest(f"{param} needs the package llguidance: pip install llguidance", param, UNSUPPORTED)
+        if tools is not None and self.tool_format is not None:
+            return self.grammars.of_tools(tools, self.tool_format, constraint)
+        assert constraint is not None, "else the answer is free"
+        return self.grammars.of(constraint)
+
+    def _form(self, asked: Asked, path: str, context: Context) -> Form:
+        options = asked.options
+        if not path:
+            return TextForm() if asked.is_text else JsonForm(streams=options.streams)
+        name = asked.model or context.model_name
+        how = {
+            "streams": options.streams,
+            "counts_usage": options.counts_usage,
+            "counts_always": options.counts_always,
+        }
         if path == COMPLETIONS:
-            model = asked.model or context.model_name
-            return CompletionForm(model, streams=options.streams, counts_usage=options.counts_usage)
-        return TextForm() if asked.is_text else JsonForm(streams=options.streams)
+            return CompletionForm(name, self.text.token_text, **how)
+        format_ = None if asked.tools is None else self.tool_format
+        most = None if asked.tools is None else asked.tools.most
+        return ChatForm(name, self.text.token_text, format_=format_, most_calls=most, **how)
 
     def _limit(self, turn: Turn) -> None:
         """Limit an answer to the tokens that the conversation can still have. Raises BadRequest: it can have none."""
@@ -156,56 +235,74 @@ class ChatHandler:
             )
         turn.options = turn.options._replace(most_tokens=min(turn.options.most_tokens, self.most_tokens - count))
 
-    def _step(self) -> dict[str, str]:
-        """Run one step; return the text that it has made certain, by request, for those that got a token."""
-        if not self.turns:
-            return {}
-        logits = self.decoder.step([turn.reading for turn in self.turns.values()])
-        if not logits:
-            return {}
-        turns = {name: turn for name, turn in self.turns.items() if turn.reading in logits}
+    def _step(self) -> None:
+        """Run one step, which gives a token to each answer whose prompt was read."""
+        running = [(reply, turn) for reply in self.replies.values() for turn in reply.running]
+        if not running:
+            return
+        logits = self.decoder.step([turn.reading for _, turn in running])
+        ready: list[tuple[Reply, Turn]] = []
+        shaped = []
+        for reply, turn in running:
+            if turn.reading in logits:
+                try:
+                    shaped.append(turn.shaped(logits[turn.reading], self.ends))
+                    ready.append((reply, turn))
+                except GrammarFailed as error:
+                    reply.failure = str(error)
+        if not ready:
+            return
+        turns = [turn for _, turn in ready]
         tokens = choose(
-            torch.stack([logits[turn.reading] for turn in turns.values()]),
-            [turn.options.sampling for turn in turns.values()],
-            [uniform(turn.seed, turn.draws) if turn.options.sampling.temperature else 0.0 for turn in turns.values()],
+            torch.stack(shaped),
+            [turn.options.sampling for turn in turns],
+            [uniform(turn.seed, turn.draws) if turn.options.sampling.temperature else 0.0 for turn in turns],
         )
-        return {name: turn.take(token, self.ends) for (name, turn), token in zip(turns.items(), tokens, strict=True)}
+        for (reply, turn), token in zip(ready, tokens, strict=True):
+            try:
+                reply.add(turn, turn.take(token, self.ends, logits[turn.reading]))
+            except GrammarFailed as error:
+                reply.failure = str(error)
+            if reply.is_awaited(turn):  # the others continue from what was read
+                self.decoder.keep(turn.reading)
 
-    def _result(self, idx: int, turn: Turn, text: str, context: Context) -> tuple[Any, Callable[[Any], bool | None]]:
+    def _result(self, idx: int, reply: Reply, context: Context) -> tuple[Any, Callable[[Any], bool | None]]:
         """Return what is sent for a request now, and whether it is the last of it."""
-        form, outcome = turn.form, turn.outcome
-        if not turn.options.streams:
-            if outcome is None:
-                return None, _not_yet
-            context.set_response_content_type(idx, form.content_type)
-            return form.whole(outcome), _whole
-        result = form.part(text) if outcome is None else form.last(text, outcome)
-        if result is not None and not turn.has_sent:
-            turn.has_sent = True
-            context.set_response_content_type(idx, form.content_type)
-        return result, _not_yet if outcome is None else _last
+        if reply.failure is not None:
+            context.fail(idx, reply.failure, 500)
+            return None, _whole
+        result = reply.result()
+        if result is not None and not reply.has_sent:
+            reply.has_sent = True
+            context.set_response_content_type(idx, reply.form.content_type)
+        if not reply.is_complete:
+            return result, _not_yet
+        return result, _last if reply.streams else _whole
 
-    def _finish(self, name: str, idx: int, turn: Turn, context: Context) -> None:
-        """Write down a turn that is complete."""
-        del self.turns[name]
-        self.decoder.keep(turn.reading)
-        if turn.sequence_id is not None:
+    def _finish(self, name: str, idx: int, reply: Reply, context: Context) -> None:
+        """Write down a request that is answered."""
+        del self.replies[name]
+        for turn in reply.turns:
+            self.decoder.keep(turn.reading)
+        turn = reply.turns[0]
+        if turn.sequence_id is None:
+            if context.get_sequence_id(idx):  # one that the server has made up for this request
+                context.end_sequence(idx)
+        elif reply.failure is None:
             entry = tuple(turn.entry())
             context.state[idx] = [*turn.log, entry]
             context.state.append(idx, entry)
-        elif context.get_sequence_id(idx):  # one that the server has made up for this request
-            context.end_sequence(idx)
-        assert turn.outcome is not None, "it is complete"
+        used = reply.used
         for metric, count in (
-            ("PromptTokens", turn.outcome.prompt),
-            ("CachedPromptTokens", turn.outcome.cached),
-            ("GeneratedTokens", turn.outcome.tokens),
+            ("PromptTokens", used.prompt),
+            ("CachedPromptTokens", used.cached),
+            ("GeneratedTokens", used.tokens),
         ):
             context.metrics.add_counter(metric, count, idx)
 
     def _refuse(self, idx: int, error: BadRequest, context: Context) -> str | None:
         """Answer a request that is wrong, and that alone."""
-        if context.get_request_header(idx, "url_path") != COMPLETIONS:
+        if context.get_request_header(idx, "url_path") not in (CHAT, COMPLETIONS):
             context.fail(idx, str(error))
             return None
         context.set_response_status(400, "Bad Request", idx)

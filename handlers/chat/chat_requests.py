@@ -1,29 +1,39 @@
-"""What a client asks for: the messages, and how they are to be answered.
+"""What a client asks for: the messages or prompts, and how they are to be answered.
 
-Two forms of requests: the server's own (a text, or a JSON object with ``message``), whose conversation is a sequence,
-and OpenAI's chat completions, which carry the whole conversation. What a form does not have is refused by its name.
+Three forms of requests: the server's own (a text, or a JSON object with ``message``), whose conversation is a sequence,
+and OpenAI's chat completions and completions, which carry all there is. A field that would change the answer and is not
+supported is refused by its name.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
-from chat_sampling import Sampling
+from chat_fields import UNSUPPORTED, BadRequest, Fields, is_number, wrong
+from chat_messages import Message, Tools, read_messages, read_tools
+from chat_sampling import Penalties, Sampling
 
 _MOST_STOPS: Final = 16
-_LARGEST_SEED: Final = 2**63 - 1
+_MOST_CHOICES: Final = 128
+_MOST_LOGPROBS: Final = 20
+_LARGEST_BIAS: Final = 100
+#: Of ``structured_outputs``, as vLLM has it.
+_STRUCTURED: Final = ("json", "json_object", "regex", "choice")
 
 
-class BadRequest(ValueError):
-    """A request that cannot be answered; ``param`` is the field that is wrong, if it is one."""
+class Constraint(NamedTuple):
+    """What the text of an answer has to be.
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
+    Attributes:
+        kind: "json" for a value that fits a JSON schema, "regex", or "choice" for one of some texts.
+        value: The schema, the regular expression, or the texts.
+        param: The field that asks for it.
+    """
+
+    kind: str
+    value: Any
+    param: str
 
 
 class Options(NamedTuple):
@@ -31,11 +41,18 @@ class Options(NamedTuple):
 
     Attributes:
         most_tokens: The answer ends after so many.
-        seed: Of what is drawn; None to continue the conversation's random numbers.
+        seed: Of what is drawn; None to continue the conversation's random numbers, or to draw new ones.
         stops: The answer ends before one of these texts.
         stop_tokens: The answer ends before one of these tokens, besides the model's own.
         streams: Whether the answer is sent while it is made.
         counts_usage: Whether a stream ends with what it has used; only OpenAI's streams may leave it out.
+        counts_always: Whether all chunks of a stream have what was used so far.
+        least_tokens: The answer does not end before so many.
+        ignores_end: Whether the answer continues when the model ends it.
+        top_logprobs: How many of the likeliest tokens come with the log probability of each token; None for neither.
+        penalties: How the likelihood of single tokens is changed.
+        constraint: What the text has to be.
+        choices: How many answers are made.
     """
 
     most_tokens: int
@@ -45,15 +62,35 @@ class Options(NamedTuple):
     stop_tokens: frozenset[int] = frozenset()
     streams: bool = False
     counts_usage: bool = False
+    counts_always: bool = False
+    least_tokens: int = 0
+    ignores_end: bool = False
+    top_logprobs: int | None = None
+    penalties: Penalties = Penalties()
+    constraint: Constraint | None = None
+    choices: int = 1
 
 
 class Asked(NamedTuple):
-    """A request: messages with ``role`` and ``content``, the options, and whether it was a plain text."""
+    """A request.
 
-    messages: list[dict[str, str]]
+    Attributes:
+        messages: Of a chat.
+        options: How it is answered.
+        is_text: Whether the body was a plain text.
+        model: The name under which the client asks for the model.
+        tools: What the answer may call.
+        template: Further values for the chat template.
+        prompts: Of a completion: texts, or lists of tokens.
+    """
+
+    messages: list[Message]
     options: Options
     is_text: bool = False
     model: str = ""
+    tools: Tools | None = None
+    template: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    prompts: tuple[str | list[int], ...] = ()
 
 
 def read_plain(body: Any, defaults: Options) -> Asked:
@@ -65,170 +102,174 @@ def read_plain(body: Any, defaults: Options) -> Asked:
             raise BadRequest("The body is empty: send a message, as text or as a JSON object with 'message'.")
         return Asked([{"role": "user", "content": body}], defaults, is_text=True)
     if not isinstance(body, dict):
-        _wrong("The body", body, "a text, or a JSON object with 'message'", None)
-    fields = _Fields(body)
+        wrong("The body", body, "a text, or a JSON object with 'message'", None)
+    fields = Fields(body)
     message, messages = fields.take("message"), fields.take("messages")
     if (message is None) == (messages is None):
         raise BadRequest("Send either 'message', a text, or 'messages', a list of objects with role and content.")
     if messages is None:
         if not isinstance(message, str) or not message:
-            _wrong("message", message, "a text")
+            wrong("message", message, "a text")
         messages = [{"role": "user", "content": message}]
-    options = _options(fields, defaults, "max_tokens")
+    options = _options(fields, defaults)
     fields.refuse_the_rest()
     return Asked(read_messages(messages), options)
 
 
-def read_completion(body: Any, defaults: Options) -> Asked:
+def read_chat(body: Any, defaults: Options) -> Asked:
     """Return what a chat completion of OpenAI's API asks for. Raises BadRequest."""
-    fields = _Fields(_json_object(body))
+    fields = Fields(_json_object(body))
     messages = read_messages(fields.take("messages"))
-    for name, plain in _ONLY_PLAIN.items():
-        value = fields.take(name)
-        if value is not None and value not in plain:
-            raise BadRequest(f"{name} is not supported by this model; leave it out.", name, "unsupported_parameter")
-    for name in ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"):
-        fields.take(name)  # nothing that would change the answer
-    most = fields.take("max_completion_tokens")
-    if most is not None:
-        fields.put("max_tokens", most)
-    streaming = fields.take("stream_options")
-    if streaming is not None and not isinstance(streaming, dict):
-        _wrong("stream_options", streaming, "an object")
-    model = fields.take("model")
-    options = _options(fields, defaults, "max_tokens")
+    tools = read_tools(
+        fields.take("tools"), fields.take("tool_choice"), parallel=fields.flag("parallel_tool_calls", default=True)
+    )
+    template = fields.object("chat_template_kwargs")
+    if effort := fields.take("reasoning_effort"):
+        template = {"reasoning_effort": effort} | template
+    has_logprobs, top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, 0, _MOST_LOGPROBS)
+    if top and not has_logprobs:
+        raise BadRequest("top_logprobs needs logprobs: true.", "top_logprobs")
+    model, options = _openai_options(fields, defaults)
+    options = options._replace(top_logprobs=top if has_logprobs else None)
     fields.refuse_the_rest()
-    counts = bool((streaming or {}).get("include_usage"))
-    return Asked(messages, options._replace(counts_usage=counts), model=str(model or ""))
+    return Asked(messages, options, model=model, tools=tools, template=template)
 
 
-#: Fields of OpenAI's that are accepted with the value that leaves everything as it is.
-_ONLY_PLAIN: Final[Mapping[str, tuple[Any, ...]]] = {
-    "n": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none",),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-}
-
-
-def read_messages(value: Any, param: str = "messages") -> list[dict[str, str]]:
-    """Return messages of text. Raises BadRequest."""
-    if not isinstance(value, list) or not value:
-        _wrong(param, value, "a list of at least one message")
-    messages = []
-    for place, message in enumerate(value):
-        name = f"{param}[{place}]"
-        if not isinstance(message, dict):
-            _wrong(name, message, "an object with role and content", param)
-        role = message.get("role")
-        if role not in ("system", "developer", "user", "assistant"):
-            _wrong(f"{name}.role", role, "'system', 'user' or 'assistant'", param)
-        messages.append(
-            {
-                "role": "system" if role == "developer" else role,
-                "content": _content(message.get("content"), f"{name}.content", param),
-            }
+def read_completion(body: Any, defaults: Options) -> Asked:
+    """Return what a completion of OpenAI's API asks for. Raises BadRequest."""
+    fields = Fields(_json_object(body))
+    prompts = _prompts(fields.take("prompt"))
+    logprobs = fields.whole("logprobs", -1, 0, _MOST_LOGPROBS)
+    model, options = _openai_options(fields, defaults)
+    if fields.take("best_of") not in (None, options.choices):
+        raise BadRequest("best_of is not supported by this model; leave it out.", "best_of", UNSUPPORTED)
+    if len(prompts) * options.choices > _MOST_CHOICES:
+        raise BadRequest(
+            f"{len(prompts)} prompts with n = {options.choices} are too many; {_MOST_CHOICES} answers are the most.",
+            "prompt",
         )
-    return messages
+    fields.refuse_the_rest()
+    return Asked([], options._replace(top_logprobs=None if logprobs < 0 else logprobs), model=model, prompts=prompts)
 
 
-def _content(value: Any, name: str, param: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        _wrong(name, value, "a text", param)
-    texts = []
-    for part in value:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
-            raise BadRequest(f"{name} has a part of the type {kind!r}; this model takes text only.", param)
-        texts.append(part["text"])
-    return "".join(texts)
+def _openai_options(fields: Fields, defaults: Options) -> tuple[str, Options]:
+    """Return the name of the model, and the options that both forms of OpenAI's have."""
+    model, streaming = fields.take("model"), fields.object("stream_options")
+    options = _options(fields, defaults)._replace(
+        counts_usage=bool(streaming.get("include_usage")),
+        counts_always=bool(streaming.get("continuous_usage_stats")),
+        choices=fields.whole("n", 1, 1, _MOST_CHOICES),
+    )
+    return str(model or ""), options
 
 
-class _Fields:
-    """The fields of a JSON object, each taken once; those that are left are not known."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = dict(values)
-
-    def take(self, name: str) -> Any:
-        return self._values.pop(name, None)
-
-    def put(self, name: str, value: Any) -> None:
-        self._values[name] = value
-
-    def number(self, name: str, default: float, accepts: Callable[[float], bool], right: str) -> float:
-        value = self.take(name)
-        if value is None:
-            return default
-        if not _is_number(value) or not accepts(value):
-            _wrong(name, value, right)
-        return float(value)
-
-    def whole(self, name: str, default: int, least: int, most: int = _LARGEST_SEED) -> int:
-        value = self.take(name)
-        if value is None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            limit = f" to {most}" if most != _LARGEST_SEED else " or more"
-            _wrong(name, value, f"a whole number, {least}{limit}")
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if not isinstance(value, bool | None):
-            _wrong(name, value, "true or false")
-        return bool(value)
-
-    def refuse_the_rest(self) -> None:
-        for name in self._values:
-            raise BadRequest(f"The field {name!r} is not supported.", name, "unsupported_parameter")
+def _prompts(value: Any) -> tuple[str | list[int], ...]:
+    """Return prompts: a text, some tokens, or a list of either."""
+    is_one = isinstance(value, str) or (isinstance(value, list) and value and _is_token(value[0]))
+    prompts = [value] if is_one else value
+    if not isinstance(prompts, list) or not prompts or not all(_is_prompt(each) for each in prompts):
+        wrong("prompt", value, "a text, a list of tokens, or a list of either")
+    return tuple(prompts)
 
 
-def _options(fields: _Fields, defaults: Options, most_tokens: str) -> Options:
+def _is_prompt(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(map(_is_token, value)))
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _options(fields: Fields, defaults: Options) -> Options:
     default = defaults.sampling
+    top_k = fields.whole("top_k", default.top_k, -1)
     return defaults._replace(
-        most_tokens=fields.whole(most_tokens, defaults.most_tokens, 1),
+        most_tokens=_most_tokens(fields, defaults),
         sampling=Sampling(
             fields.number("temperature", default.temperature, lambda each: 0 <= each <= 2, "a number, 0 to 2"),
-            fields.whole("top_k", default.top_k, 0),
+            max(top_k, 0),
             fields.number("top_p", default.top_p, lambda each: 0 < each <= 1, "a number above 0, at most 1"),
+            fields.number("min_p", default.min_p, lambda each: 0 <= each <= 1, "a number, 0 to 1"),
         ),
         seed=None if (seed := fields.whole("seed", -1, 0)) < 0 else seed,
         stops=_stops(fields.take("stop")),
         stop_tokens=_stop_tokens(fields.take("stop_token_ids")),
         streams=fields.flag("stream"),
+        least_tokens=fields.whole("min_tokens", 0, 0),
+        ignores_end=fields.flag("ignore_eos"),
+        penalties=_penalties(fields),
+        constraint=_constraint(fields),
     )
+
+
+def _most_tokens(fields: Fields, defaults: Options) -> int:
+    completion = fields.whole("max_completion_tokens", 0, 1)
+    return completion or fields.whole("max_tokens", defaults.most_tokens, 1)
+
+
+def _penalties(fields: Fields) -> Penalties:
+    right = "a number, -2 to 2"
+    bias = fields.object("logit_bias")
+    for token, value in bias.items():
+        if not token.isdecimal() or not is_number(value) or abs(value) > _LARGEST_BIAS:
+            wrong("logit_bias", bias, f"an object with numbers, -{_LARGEST_BIAS} to {_LARGEST_BIAS}, by token")
+    return Penalties(
+        fields.number("frequency_penalty", 0, lambda each: -2 <= each <= 2, right),
+        fields.number("presence_penalty", 0, lambda each: -2 <= each <= 2, right),
+        fields.number("repetition_penalty", 1, lambda each: 0 < each <= 2, "a number above 0, at most 2"),
+        tuple((int(token), float(value)) for token, value in bias.items()),
+    )
+
+
+def _constraint(fields: Fields) -> Constraint | None:
+    """Return what ``response_format``, or vLLM's ``structured_outputs``, ask for."""
+    form, structured = fields.object("response_format"), fields.object("structured_outputs")
+    kind = form.get("type")
+    if structured:
+        if kind not in (None, "text"):
+            raise BadRequest("Send either response_format or structured_outputs.", "structured_outputs")
+        return _structured(structured)
+    if not form or kind == "text":
+        return None
+    if kind == "json_object":
+        return Constraint("json", {"type": "object"}, "response_format")
+    schema = form.get("json_schema")
+    if kind != "json_schema" or not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
+        wrong("response_format", form, "an object of the type 'text', 'json_object' or 'json_schema'")
+    return Constraint("json", schema["schema"], "response_format")
+
+
+def _structured(structured: dict[str, Any]) -> Constraint:
+    param = "structured_outputs"
+    given = {name: value for name, value in structured.items() if value is not None}
+    ((name, value),) = given.items() if len(given) == 1 else [("", None)]
+    if name == "json" and isinstance(value, str):
+        value = _json_object(value)
+    if name == "json_object" and value is True:
+        return Constraint("json", {"type": "object"}, param)
+    is_right = {
+        "json": isinstance(value, dict),
+        "regex": isinstance(value, str) and bool(value),
+        "choice": isinstance(value, list) and bool(value) and all(isinstance(each, str) and each for each in value),
+    }
+    if not is_right.get(name):
+        wrong(param, structured, f"an object with one of {', '.join(_STRUCTURED)}")
+    return Constraint(name, value, param)
 
 
 def _stops(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     are_texts = isinstance(stops, list) and all(isinstance(each, str) and each for each in stops)
     if not are_texts or len(stops) > _MOST_STOPS:
-        _wrong("stop", value, f"a text, or a list of at most {_MOST_STOPS} texts, none of them empty")
+        wrong("stop", value, f"a text, or a list of at most {_MOST_STOPS} texts, none of them empty")
     return tuple(stops)
 
 
 def _stop_tokens(value: Any) -> frozenset[int]:
     if value is None:
         return frozenset()
-    if not isinstance(value, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
-        _wrong("stop_token_ids", value, "a list of numbers of tokens")
+    if not isinstance(value, list) or not all(map(_is_token, value)):
+        wrong("stop_token_ids", value, "a list of numbers of tokens")
     return frozenset(value)
 
 
@@ -239,7 +280,7 @@ def _json_object(body: Any) -> dict[str, Any]:
         except ValueError as error:
             raise BadRequest(f"The body is not JSON: {error}.") from error
     if not isinstance(body, dict):
-        _wrong("The body", body, "a JSON object", None)
+        wrong("The body", body, "a JSON object", None)
     found: dict[str, Any] = body
     return found
 
@@ -251,13 +292,3 @@ def _decoded(body: bytes | bytearray) -> Any:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not a text in UTF-8: {error}.") from error
     return _json_object(text) if text.lstrip().startswith("{") else text
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _wrong(name: str, value: Any, right: str, param: str | None = "") -> NoReturn:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    raise BadRequest(f"{name} is {shown}; {right} is right.", name if param == "" else param)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
+
+from chat_fields import BadRequest
+from chat_messages import Message
+
+from ts.handler_utils.openai_fields import log_ignored
 
 #: Stands for an answer in a conversation that is rendered to see what the template puts behind answers.
 _ANSWER: Final = "7f3aANSWERc91e"
@@ -23,42 +29,82 @@ class ChatText:
         self.tokenizer = tokenizer
         self.has_template = bool(tokenizer.chat_template)
 
-    def prompt(self, messages: Sequence[Mapping[str, str]], *, continues: bool) -> list[int]:
+    def template(self, tools: bool = False) -> str:
+        """Return the template of a conversation, with tools if so; some models have one of its own for these."""
+        if not self.has_template:
+            return ""
+        text: str = self.tokenizer.get_chat_template(tools=[{}] if tools else None)
+        return text
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        continues: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the tokens of messages, up to where the answer begins.
 
         Args:
             messages: Dicts with ``role`` and ``content``.
             continues: Whether they follow an answer of the model: then only the tokens behind that are returned.
+            tools: The functions that the template shows.
+            values: Further variables of the template.
 
         Raises ValueError: the template refuses the messages, or a text is not Unicode.
         """
-        for message in messages:
-            message["content"].encode()
+        values = dict(values or {})
         if not self.has_template:
             text = "".join(message["content"] for message in messages)
+            text.encode()
             return self.encode(text, is_start=not continues)
+        self._check(values)
+        if tools:
+            values["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
         if not continues:
-            return self.encode(self._render(messages))
+            return self.encode(self._render(messages, values))
         before = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
-        return self.encode(self._render([*before, *messages]).rpartition(_ANSWER)[2])
+        return self.encode(self._render([*before, *messages], values).rpartition(_ANSWER)[2])
+
+    def _check(self, values: dict[str, Any]) -> None:
+        """Drop the values that the template does not read. Raises BadRequest: a name has another meaning."""
+        reserved = inspect.signature(self.tokenizer.apply_chat_template).parameters
+        for name in list(values):
+            if name in reserved or name == "messages":
+                raise BadRequest(f"chat_template_kwargs cannot set {name!r}.", "chat_template_kwargs")
+            if name not in self.template():
+                del values[name]
+                log_ignored(name)
+
+    def token_text(self, token: int) -> str:
+        """Return the text of one token."""
+        text: str = self.tokenizer.decode([token], clean_up_tokenization_spaces=False)
+        return text
 
     def encode(self, text: str, *, is_start: bool = False) -> list[int]:
         """Return the tokens of a text; with those of the beginning of a text if it is one."""
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=is_start)
         return tokens
 
-    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _render(self, messages: Sequence[Message], values: Mapping[str, Any]) -> str:
         try:
             text: str = self.tokenizer.apply_chat_template(
-                list(map(dict, messages)), tokenize=False, add_generation_prompt=True
+                list(map(dict, messages)), tokenize=False, add_generation_prompt=True, **values
             )
         except Exception as error:  # templates are programs, which raise errors of their own for what they do not know
             raise ValueError(f"The model's template refuses these messages: {error}.") from error
+        text.encode()
         return text
 
 
 class Answer:
     """The text of an answer, token by token.
+
+    Args:
+        tokenizer: One of transformers.
+        stops: The text ends before one of these.
+        marks: The special tokens that stay in the text; others are no part of it.
 
     Attributes:
         tokens: What the model has said.
@@ -66,8 +112,11 @@ class Answer:
         is_stopped: Whether a stop string has come; the text ends before it.
     """
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, stops: Sequence[str], marks: Collection[str] = ()) -> None:
         self._tokenizer = tokenizer
+        specials = zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True) if marks else ()
+        self._hidden = {token for text, token in specials if text not in marks}
+        self._has_marks = bool(marks)
         self._stops = stops
         self.tokens: list[int] = []
         self.text = ""
@@ -105,7 +154,11 @@ class Answer:
         return tokens
 
     def _decode(self, tokens: list[int]) -> str:
-        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if self._has_marks:
+            tokens = [token for token in tokens if token not in self._hidden]
+        text: str = self._tokenizer.decode(
+            tokens, skip_special_tokens=not self._has_marks, clean_up_tokenization_spaces=False
+        )
         return text
 
     def _release(self, new: str) -> str:
@@ -115,12 +168,12 @@ class Answer:
             self.is_stopped = True
             self._held, released = "", waiting[: min(places)]
         else:
-            held = max((_beginning(waiting, stop) for stop in self._stops), default=0)
+            held = max((beginning(waiting, stop) for stop in self._stops), default=0)
             released, self._held = waiting[: len(waiting) - held], waiting[len(waiting) - held :]
         self.text += released
         return released
 
 
-def _beginning(text: str, stop: str) -> int:
+def beginning(text: str, stop: str) -> int:
     """Return how many characters at the end of a text a stop string may begin with."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,15 +1,20 @@
-"""A turn: one request while it is answered, and the entry of its conversation's log that it becomes."""
+"""A turn: one answer while it is made, and the entry of its conversation's log that it becomes."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from chat_answers import Form, Outcome
+import torch
+from chat_answers import Outcome, Said, Used
 from chat_decoder import Reading
 from chat_requests import Options
+from chat_sampling import Penalizing, Penalties, TokenLogprobs, logprobs_of, new_seed
 from chat_text import Answer
+
+if TYPE_CHECKING:
+    from chat_grammar import Grammar
 
 _FOUR_BYTES: Final = "I"  # an unsigned integer of an array
 
@@ -19,12 +24,12 @@ class Entry(NamedTuple):
 
     Attributes:
         tokens: Of what was asked and answered, each four bytes, little-endian.
-        seed: Of what is drawn.
+        seed: Of what is drawn, if a client has set it: then the next turns continue it. None to draw new ones.
         draws: How many tokens the conversation has drawn with this seed.
     """
 
     tokens: bytes
-    seed: int
+    seed: int | None
     draws: int
 
 
@@ -41,15 +46,14 @@ def tokens_of(log: Log) -> list[int]:
 
 
 class Turn:
-    """A request that is being answered.
+    """One answer while it is made.
 
     Attributes:
         reading: All tokens of the conversation, and what the model has read of them.
+        place: Of the answer among those to its request.
         sequence_id: Its sequence, if its log is kept; None for a request that carries its own history.
         log: The conversation before it.
-        form: How the answer is written.
         outcome: The answer, once it is complete.
-        has_sent: Whether a part of the answer was sent.
     """
 
     def __init__(
@@ -57,44 +61,83 @@ class Turn:
         log: Log,
         prompt: list[int],
         options: Options,
-        form: Form,
         answer: Answer,
-        seed: int,
-        sequence_id: str | None,
+        *,
+        place: int = 0,
+        sequence_id: str | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         self.log = log
         self.reading = Reading([*tokens_of(log), *prompt])
         self.options = options
-        self.form = form
+        self.place = place
         self.sequence_id = sequence_id
         self.outcome: Outcome | None = None
-        self.has_sent = False
         self._prompt = prompt
         self._before = len(self.reading.tokens)
         self._answer = answer
+        self._grammar = grammar
+        has_penalties = options.penalties != Penalties()
+        self._penalizing = Penalizing(options.penalties, list(self.reading.tokens)) if has_penalties else None
+        #: How likely the tokens were: all of them, and how many of these were sent.
+        self._logprobs: list[TokenLogprobs] = []
+        self._sent = 0
         self._drawn = 0
         last = Entry(*log[-1]) if log else None
+        self.seed, self._draws, self._is_seeded = new_seed(), 0, False
         if options.seed is not None:
-            self.seed, self._draws = options.seed, 0
-        elif last is not None:
-            self.seed, self._draws = last.seed, last.draws
-        else:
-            self.seed, self._draws = seed, 0
+            self.seed, self._is_seeded = options.seed + place, True
+        elif last is not None and last.seed is not None:
+            self.seed, self._draws, self._is_seeded = last.seed, last.draws, True
 
     @property
     def draws(self) -> int:
         """How many tokens the conversation has drawn with its seed."""
         return self._draws + (self._drawn if self.options.sampling.temperature > 0 else 0)
 
-    def take(self, token: int, ends: Collection[int]) -> str:
-        """Add the token that was chosen; return the text that it makes certain."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether the answer has a token, so that all before it was read."""
+        return self._drawn > 0
+
+    @property
+    def used(self) -> Used:
+        """The tokens so far."""
+        return Used(self._before, self.reading.kept or 0, self._drawn)
+
+    def shaped(self, logits: torch.Tensor, ends: Collection[int]) -> torch.Tensor:
+        """Return the logits [vocabulary] as the request changes them. Raises GrammarFailed."""
+        if self._penalizing is not None:
+            logits = self._penalizing(logits)
+        if self._grammar is not None:
+            return self._grammar.mask(logits)
+        if self._drawn < self.options.least_tokens:
+            logits = logits.clone()
+            logits[[token for token in {*ends, *self.options.stop_tokens} if token < logits.shape[0]]] = -torch.inf
+        return logits
+
+    def take(self, token: int, ends: Collection[int], logits: torch.Tensor) -> Said:
+        """Add the token that was chosen by these logits; return what it makes certain. Raises GrammarFailed."""
         self._drawn += 1
+        if self.options.top_logprobs is not None:
+            self._logprobs.append(logprobs_of(logits, token, self.options.top_logprobs))
+        if self._penalizing is not None:
+            self._penalizing.add(token)
+        text = self._take(token, ends)
+        is_sent = bool(text) or self.outcome is not None
+        new = self._logprobs[self._sent :] if is_sent else []
+        self._sent += len(new)
+        return Said(text, new)
+
+    def _take(self, token: int, ends: Collection[int]) -> str:
         answer, options = self._answer, self.options
-        if token in ends or token in options.stop_tokens:
+        if (token in ends and not options.ignores_end) or token in options.stop_tokens:
             return self._end("stop")
+        if self._grammar is not None:
+            self._grammar.add(token)
         self.reading.tokens.append(token)
         text = answer.add(token)
-        if answer.is_stopped:
+        if answer.is_stopped or (self._grammar is not None and self._grammar.is_over):
             return text + self._end("stop")
         return text + self._end("length") if self._drawn >= options.most_tokens else text
 
@@ -102,11 +145,12 @@ class Turn:
         rest = self._answer.end()
         if self._answer.is_stopped:
             reason = "stop"
-        self.outcome = Outcome(self._answer.text, reason, self._before, self.reading.kept or 0, self._drawn)
+        self.outcome = Outcome(self._answer.text, reason, self.used, self._logprobs)
         return rest
 
     def entry(self) -> Entry:
         """Return what the turn adds to the log: what the client has sent and got."""
         answer = self._answer
         said = answer.encoded_text() if answer.is_stopped else answer.tokens
-        return Entry(array(_FOUR_BYTES, [*self._prompt, *said]).tobytes(), self.seed, self.draws)
+        tokens = array(_FOUR_BYTES, [*self._prompt, *said]).tobytes()
+        return Entry(tokens, self.seed, self.draws) if self._is_seeded else Entry(tokens, None, 0)

@@ -38,7 +38,7 @@ class VLLMHandler(BaseHandler):
         """Load the model. Raises as `open_application` does."""
         config = (ctx.model_yaml_config or {}).get("handler") or {}
         self.adapters = config.get("adapters") or {}
-        opening = open_application(config, Path(ctx.system_properties["model_dir"]))
+        opening = open_application(config, Path(ctx.system_properties["model_dir"]), ctx.model_name)
         self.vllm_engine, self.application = asyncio.get_event_loop().run_until_complete(opening)
         self.initialized = True
 

@@ -18,12 +18,20 @@ logger = logging.getLogger(__name__)
 
 _SERVER = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.app")
 _STATE = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.api_server.app_state")
-_ARGUMENTS = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.common.cli_args")
+_ARGUMENTS = (
+    "vllm.entrypoints.openai.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.common.cli_args",
+)
 _PARSER = ("vllm.utils", "vllm.utils.argparse_utils")
 
 
-async def open_application(handler_config: Mapping[str, Any], model_dir: Path) -> tuple[Any, Application]:
+async def open_application(
+    handler_config: Mapping[str, Any], model_dir: Path, model_name: str
+) -> tuple[Any, Application]:
     """Load the model that the ``handler`` map of a model-config.yaml names; return the engine and the application.
+
+    The application answers to the model's name on this server as well.
 
     Raises ModuleNotFoundError: vLLM is not installed; ImportError: this version of vLLM lacks a needed function;
     ValueError: the configuration names no model, or names an adapter that is not there.
@@ -37,7 +45,7 @@ async def open_application(handler_config: Mapping[str, Any], model_dir: Path) -
         raise ModuleNotFoundError(text, name="vllm") from None
     # Workers of vLLM are started, not forked: this process has used the GPU and has threads by then.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    arguments = server_arguments(handler_config, model_dir)
+    arguments = server_arguments(handler_config, model_dir, model_name)
     engine = vllm.AsyncLLMEngine.from_engine_args(vllm.AsyncEngineArgs.from_cli_args(arguments))
     values = {"engine_client": engine, "args": arguments, **await _facts(engine)}
     application = _call(_find("build_app", _SERVER), values)
@@ -47,7 +55,7 @@ async def open_application(handler_config: Mapping[str, Any], model_dir: Path) -
     return engine, application
 
 
-def server_arguments(handler_config: Mapping[str, Any], model_dir: Path) -> Any:
+def server_arguments(handler_config: Mapping[str, Any], model_dir: Path, model_name: str) -> Any:
     """Return the arguments of vLLM's server. Raises ValueError: no model is named, or an adapter has no path."""
     engine_config = dict(handler_config.get("vllm_engine_config") or {})
     name = engine_config.pop("model", None)
@@ -71,6 +79,7 @@ def server_arguments(handler_config: Mapping[str, Any], model_dir: Path) -> Any:
             arguments.served_model_name = [value] if isinstance(value, str) else value or arguments.served_model_name
         else:
             setattr(arguments, key, value)
+    arguments.served_model_name = list(dict.fromkeys([*arguments.served_model_name, model_name]))
     return arguments
 
 

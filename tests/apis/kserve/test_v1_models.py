@@ -31,6 +31,19 @@ async def test_openais_client_lists_the_models_that_it_can_use(start: Start) -> 
             await openai.models.retrieve("ghost")
 
 
+async def test_every_name_that_is_listed_can_be_asked_for(start: Start) -> None:
+    chat = FakeModel("chat")
+    chat.config = replace(CONFIG, plugin_keys=PluginKeys((OpenAIKeys(openai=True, openai_models=["adapter"]),)))
+    async with client(await start(FakeServing([chat]))) as openai:
+        names = [model.id for model in (await openai.models.list()).data]
+        assert names == ["chat", "adapter"]
+        assert [(await openai.models.retrieve(name)).id for name in names] == names
+
+
+async def test_health_is_the_same_as_ready(serving: OpenEndpoints) -> None:
+    assert (await serving.request("GET", "/health")).json() == (await serving.request("GET", "/ready")).json()
+
+
 async def test_kserves_client_v1_finds_the_server_alive(serving: OpenEndpoints) -> None:
     answer = await serving.request("GET", "/")  # is_server_live: the base URL
     assert (answer.status, answer.json()) == (200, {"status": "alive"})

@@ -54,8 +54,15 @@ class V1ModelsDoor(Endpoints):
 
     async def _show(self, request: Request, values: PathValues) -> Answer:
         name = values["model_name"]
-        ready = await model_ready(self.serving, self.serving.get(name))
+        ready = await model_ready(self.serving, self._named(name))
         return json_answer({**self._described(name), "name": name, "ready": ready}, 200 if ready else 503)
+
+    def _named(self, name: str) -> ServedModel:
+        """Return the model with a name, or the one that has it among its names for OpenAI clients."""
+        models = self.serving.models()
+        has_own = any(model.name == name for model in models)
+        others = [] if has_own or name == ANY_NAME else [model for model in models if name in names_of(model)]
+        return others[0] if others else self.serving.get(name)
 
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": _OWNER}

@@ -2,7 +2,7 @@
 
 ``/ping`` (TorchServe's) says whether every model has its workers. ``/live`` says whether the process serves; if not,
 restart it. ``/ready`` says whether the server should get traffic: every start-up model is loaded and has its workers,
-and the server does not shut down.
+and the server does not shut down. ``/health`` is the same.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ _PING: Final = Operation(
 )
 _LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
 _READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
+_HEALTH: Final = Operation("health", "The same as /ready", (200, 503), error=STATUS, method="GET")
 
 
 class ProbesEndpoints(Endpoints):
@@ -30,7 +31,9 @@ class ProbesEndpoints(Endpoints):
         yield Route("/ping", self._ping, operations=(_PING,), is_probe=True)
         yield Route("/live", self._live, token=None, operations=(_LIVE,), is_probe=True)
         yield Route("/ready", self._ready, token=None, operations=(_READY,), is_probe=True)
-        if self.settings.health_route:
+        # The name that clients of OpenAI's API know from other servers.
+        yield Route("/health", self._ready, token=None, operations=(_HEALTH,), is_probe=True)
+        if self.settings.health_route not in (None, "/health"):
             yield Route(self.settings.health_route, self._ready, READING, token=None, is_probe=True)
 
     def _ping(self, request: Request, values: PathValues) -> Answer:

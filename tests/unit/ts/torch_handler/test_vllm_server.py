@@ -89,7 +89,7 @@ def early(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
-    """The shape of 0.33, without the modules that it keeps for the old names: a coroutine that takes the tasks."""
+    """The shape of 0.32, without the modules that it keeps for the old names: a coroutine that takes the tasks."""
 
     def build_app(args: Any, supported_tasks: Any = None, model_config: Any = None) -> Any:
         told.update(build=(supported_tasks, model_config))
@@ -103,7 +103,7 @@ def late(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
         {
             "vllm.entrypoints.launchers.app": {"build_app": build_app},
             "vllm.entrypoints.launchers.api_server.app_state": {"init_app_state": init_app_state},
-            "vllm.entrypoints.common.cli_args": {"make_arg_parser": make_arg_parser},
+            "vllm.entrypoints.launchers.cli_args": {"make_arg_parser": make_arg_parser},
             "vllm.utils.argparse_utils": {"FlexibleArgumentParser": argparse.ArgumentParser},
         },
     )
@@ -111,26 +111,26 @@ def late(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("early")
 async def test_an_early_version_is_opened(told: dict[str, Any], tmp_path: Path) -> None:
-    engine, application = await open_application({"model_path": "a/b"}, tmp_path)
+    engine, application = await open_application({"model_path": "a/b"}, tmp_path, "mine")
     assert (engine.arguments.model, application.state) == ("a/b", "state")
     assert told == {"model_config": "model config", "state": "state"}
 
 
 @pytest.mark.usefixtures("late")
 async def test_a_late_version_is_opened(told: dict[str, Any], tmp_path: Path) -> None:
-    await open_application({"model_path": "a/b"}, tmp_path)
+    await open_application({"model_path": "a/b"}, tmp_path, "mine")
     assert told == {"build": (("generate",), "model config"), "tasks": ("generate",), "state": "state"}
 
 
 async def test_a_version_without_the_server_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, {})
     with pytest.raises(ImportError, match=r"vLLM 9\.9 has no make_arg_parser in vllm\.entrypoints\.openai\.cli_args"):
-        await open_application({"model_path": "a/b"}, tmp_path)
+        await open_application({"model_path": "a/b"}, tmp_path, "mine")
 
 
 async def test_without_vllm_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="needs the package vllm, which is not installed: pip install vllm"):
-        await open_application({"model_path": "a/b"}, tmp_path)
+        await open_application({"model_path": "a/b"}, tmp_path, "mine")
 
 
 @pytest.mark.usefixtures("early")
@@ -138,9 +138,9 @@ def test_files_of_the_model_are_found_and_names_are_left_alone(tmp_path: Path) -
     for name in ("weights", "lora"):
         (tmp_path / name).mkdir()
     adapters = {"mine": "lora", "theirs": "some/adapter"}
-    arguments = server_arguments({"model_path": "weights", "adapters": adapters}, tmp_path)
+    arguments = server_arguments({"model_path": "weights", "adapters": adapters}, tmp_path, "mine")
     assert arguments.model == str(tmp_path / "weights")
-    assert arguments.served_model_name == ["weights"]
+    assert arguments.served_model_name == ["weights", "mine"]
     assert arguments.lora_modules == [f"mine={tmp_path / 'lora'}", "theirs=some/adapter"]
     assert arguments.disable_log_requests is True
 
@@ -149,8 +149,8 @@ def test_files_of_the_model_are_found_and_names_are_left_alone(tmp_path: Path) -
 def test_options_of_the_engine_are_set_and_unknown_ones_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = {"model": "a/b", "served_model_name": "short", "max_num_seqs": 7, "swap_space": 4}
     with caplog.at_level(logging.WARNING):
-        arguments = server_arguments({"vllm_engine_config": options}, tmp_path)
-    assert (arguments.model, arguments.served_model_name, arguments.max_num_seqs) == ("a/b", ["short"], 7)
+        arguments = server_arguments({"vllm_engine_config": options}, tmp_path, "mine")
+    assert (arguments.model, arguments.served_model_name, arguments.max_num_seqs) == ("a/b", ["short", "mine"], 7)
     assert caplog.messages == ["vllm_engine_config: this version of vLLM has no swap_space; it is ignored."]
 
 
@@ -158,4 +158,4 @@ def test_options_of_the_engine_are_set_and_unknown_ones_told(tmp_path: Path, cap
 @pytest.mark.parametrize("config", [{}, {"model_path": ""}, {"vllm_engine_config": {"model": ""}}])
 def test_a_configuration_without_a_model_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names no model"):
-        server_arguments(config, tmp_path)
+        server_arguments(config, tmp_path, "mine")
