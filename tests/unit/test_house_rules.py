@@ -33,6 +33,7 @@ SHARED_NAMES = {
 #: Names of files that say nothing, and the files that have them because others import them so.
 VAGUE_NAMES = frozenset(("base.py", "common.py", "helpers.py", "misc.py", "util.py", "utils.py"))
 VAGUE_FILES = {
+    "backend/ts/contracts/sagemaker/toolkit/utils.py": "the name in SageMaker's toolkit",
     "backend/ts/handler_utils/utils.py": "TorchServe's name",
     "backend/ts/torch_handler/request_envelope/base.py": "TorchServe's name",
     "backend/ts/utils/util.py": "TorchServe's name",
