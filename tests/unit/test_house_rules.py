@@ -25,6 +25,7 @@ SHARED_NAMES = {
     "frames.py": "the frames of one protocol",
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
     "plugin.py": "what a plugin offers",
+    "utils.py": "the name in TorchServe and in SageMaker's toolkit",
     "registry.py": "what is registered, models or workflows",
     "version.py": "the version; `ts.version` is TorchServe's name for it",
     "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",

@@ -173,9 +173,8 @@ def _source(root: Path, handler: str) -> ModelSource | None:
 def _model_root(folder: Path) -> Path:
     """`folder`, or its only entry where that is a folder: archives are often packed below a folder of their own."""
     entries = list(folder.iterdir())
-    if len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]:
-        return entries[0]
-    return folder
+    is_one = len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]
+    return entries[0] if is_one and not telling_files(folder) else folder
 
 
 def _describe_folder(
