@@ -25,6 +25,7 @@ SHARED_NAMES = {
     "frames.py": "the frames of one protocol",
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
     "plugin.py": "what a plugin offers",
+    "utils.py": "the name in TorchServe and in SageMaker's toolkit",
     "registry.py": "what is registered, models or workflows",
     "version.py": "the version; `ts.version` is TorchServe's name for it",
     "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",
@@ -33,6 +34,7 @@ SHARED_NAMES = {
 #: Names of files that say nothing, and the files that have them because others import them so.
 VAGUE_NAMES = frozenset(("base.py", "common.py", "helpers.py", "misc.py", "util.py", "utils.py"))
 VAGUE_FILES = {
+    "backend/ts/contracts/sagemaker/toolkit/utils.py": "the name in SageMaker's toolkit",
     "backend/ts/handler_utils/utils.py": "TorchServe's name",
     "backend/ts/torch_handler/request_envelope/base.py": "TorchServe's name",
     "backend/ts/utils/util.py": "TorchServe's name",

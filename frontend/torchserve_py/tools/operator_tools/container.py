@@ -28,10 +28,13 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from torchserve_py.base.settings.properties import properties_text, read_properties
+from torchserve_py.tools.operator_tools.sagemaker_variables import settings_of
 
 _COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
 _STORE: Final = "model_store"
 _PORTS: Final = 65535
+#: The name of the only model of an endpoint of SageMaker's.
+_SAGEMAKER_MODEL: Final = "model"
 #: What counts on every platform unless the configuration says otherwise.
 _DEFAULTS: Final = {"allowed_hosts": "*"}
 #: The host in the URL of an address, with what precedes it.
@@ -74,11 +77,19 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
 
 def _sagemaker(environ: Mapping[str, str]) -> Start:
     address = f"http://[::]:{_port('SAGEMAKER_BIND_TO_PORT', environ)}"
-    listen = {"inference_address": address, "management_address": address, "disable_token_authorization": "true"}
+    overrides = {
+        "inference_address": address,
+        "management_address": address,
+        "disable_token_authorization": "true",
+        "install_py_dep_per_model": "true",
+        "health_route": "/ping",
+        **settings_of(environ, _SAGEMAKER_MODEL),
+    }
     if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
-        return Start(["--model-store", _STORE], None, {**listen, "enable_model_api": "true"}, _DEFAULTS)
+        several = {"default_workers_per_model": "1", **overrides, "enable_model_api": "true"}
+        return Start(["--model-store", _STORE], None, several, _DEFAULTS)
     models = Path(environ.get("SM_MODEL_DIR", "/opt/ml/model"))
-    return Start(list(_models_in(models, "model")), None, listen, _DEFAULTS)
+    return Start(list(_models_in(models, _SAGEMAKER_MODEL)), None, overrides, _DEFAULTS)
 
 
 def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
