@@ -113,7 +113,7 @@ class CustomMetrics(HandlerMetrics):
         milliseconds = round(milliseconds, 3)
         series.instrument.update(milliseconds)
         if series.line_form is not None:
-            self._lines.note_of_handler(series.line_form, {"value": milliseconds, "ids": ",".join(job_ids)}, at)
+            self._lines.note_of_handler(series.line_form, (milliseconds, ",".join(job_ids)), at)
 
     def _record(self, known: dict[_Key, _Series], entry: Any) -> None:
         try:
@@ -131,7 +131,7 @@ class CustomMetrics(HandlerMetrics):
         series.instrument.update(value)
         if series.line_form is not None:
             ids = fit(request_ids) if isinstance(request_ids, str) else ""
-            self._lines.note_of_handler(series.line_form, {"value": float(value), "ids": ids})
+            self._lines.note_of_handler(series.line_form, (float(value), ids))
 
     def _kind(self, name: str, kind: str) -> str:
         declaration = self._plan.model.get(name)

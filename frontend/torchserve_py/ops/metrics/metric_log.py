@@ -4,17 +4,16 @@ An event only stores an entry; it is formatted and written later (`torchserve_py
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from torchserve_py.base.logs import HANDLER_METRICS_LOGGER, METRICS_LOGGER
-from torchserve_py.base.logs.line_logs import LineLog
+from torchserve_py.base.logs.line_logs import LineLog, tick_of
 from torchserve_py.base.logs.unfit_characters import fit
 from torchserve_py.base.metrics.catalog import LEGACY_NAMES, Declaration
 from torchserve_py.base.metrics.families import Family
 from torchserve_py.base.metrics.instruments import Gauge, Histogram, Instrument
-from torchserve_py.base.metrics.metric_lines import SECOND, START, Filled, LineForm, MetricLines, text_of
+from torchserve_py.base.metrics.metric_lines import SECOND, START, Filled, LineForm, MetricLines, Values, texts_of
 from torchserve_py.base.metrics.metrics_plan import MetricsPlan
 
 #: The metrics of which TorchServe writes a line for each request, answer, batch or worker.
@@ -35,38 +34,36 @@ class MetricLog(MetricLines):
     def __init__(self, hostname: str, plan: MetricsPlan) -> None:
         super().__init__()
         self._hostname = hostname
-        self._of_server = LineLog[Filled](METRICS_LOGGER, text_of)
-        self._of_handlers = LineLog[Filled](HANDLER_METRICS_LOGGER, text_of)
+        self._of_server = LineLog[Filled](METRICS_LOGGER, texts_of)
+        self._of_handlers = LineLog[Filled](HANDLER_METRICS_LOGGER, texts_of)
         #: The metrics with a line for each event.
         self._declared = _with_lines(plan)
         self._changes = _Changes(self._of_server, hostname)
         self._without_changes = self._declared.keys() | (LEGACY_NAMES if plan.mode == "legacy" else set())
 
-    def form(self, *metrics: tuple[Iterable[str], Mapping[str, str]]) -> LineForm | None:
+    def form(self, *metrics: tuple[Iterable[str], Mapping[str, str]], values: Sequence[str] = ()) -> LineForm | None:
         lines = [
             _line(name, each.unit, zip(each.dimensions[:-1], labels, strict=True), self._hostname, value)
-            for labels, values in metrics
-            for name, value in values.items()
+            for labels, places in metrics
+            for name, value in places.items()
             if (each := self._declared.get(name)) is not None
         ]
-        return _compiled("\n".join(lines)) if lines else None
+        return _compiled("\n".join(lines), values) if lines else None
 
     def handlers_form(self, name: str, unit: str, dimensions: Iterable[tuple[str, str]]) -> LineForm:
-        return _compiled(_line(name, unit, dimensions, self._hostname, "%(value)r", ",requestID:%(ids)s"))
+        line = _line(name, unit, dimensions, self._hostname, "%(value)r", ",requestID:%(ids)s")
+        return _compiled(line, ("value", "ids"))
 
-    def note_of_handler(self, form: LineForm, values: dict[str, object], at: float | None = None) -> None:
+    def note_of_handler(self, form: LineForm, values: Values, at: float | None = None) -> None:
         self._of_handlers.note((form, values), at)
-
-    def pass_on(self) -> None:
-        if self.events:
-            self._of_server.note_all(sorted(self.events, key=itemgetter(0)))
-            self.events.clear()
 
     def note_changes(self, families: Iterable[Family[Instrument]]) -> None:
         self._changes.note(family for family in families if family.name not in self._without_changes)
 
     def flush(self) -> None:
-        self._of_server.flush()
+        # Within a millisecond events of one form stay together: their lines are made together.
+        events, self.events = sorted(self.events, key=tick_of), []
+        self._of_server.write(events)
         self._of_handlers.flush()
 
 
@@ -103,7 +100,7 @@ class _Changes:
                 self._seen[key] = now
                 if news is not None:
                     line = _line(family.name, family.unit, list(labels.items())[:-1], self._hostname, "%(value)r")
-                    self._log.note((_compiled(line), {"value": float(news)}))
+                    self._log.note((_compiled(line, ("value",)), (float(news),)))
 
 
 def metric_lines(hostname: str, plan: MetricsPlan) -> MetricLines:
@@ -129,7 +126,7 @@ def _line(
     return f"{START}{before}{value}{after}{request_ids},timestamp:{SECOND}"
 
 
-def _compiled(text: str) -> LineForm:
-    """Return the form of lines whose places have names."""
-    names = [found[1] for found in _PLACE.finditer(text) if found[1]]
-    return LineForm(_PLACE.sub(lambda found: "%" if found[1] else "%%", text), names)
+def _compiled(text: str, values: Sequence[str]) -> LineForm:
+    """Return the form of lines whose places have names, those of ``values``."""
+    places = [values.index(found[1]) for found in _PLACE.finditer(text) if found[1]]
+    return LineForm(_PLACE.sub(lambda found: "%" if found[1] else "%%", text), places, len(values))

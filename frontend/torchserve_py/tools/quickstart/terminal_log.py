@@ -39,7 +39,7 @@ class _RequestLines(LineFormatter):
 
 def _shown(batch: LineBatch[access_log.Entry]) -> LineBatch[access_log.Entry]:
     entries = [(at, each) for at, each in batch.entries if each[4] >= 400 or not each[7].startswith(_OWN_ROUTES)]
-    return LineBatch(entries, batch.text_of, batch.more_of)
+    return LineBatch(entries, batch.texts_of, batch.more_of)
 
 
 class _Terminal(logging.Handler):
