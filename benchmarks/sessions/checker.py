@@ -1,4 +1,4 @@
-"""Judges the answers of one session: was every step counted once, and in order?"""
+"""Judges the answers of one session: whether every step was counted once, and in order."""
 
 from __future__ import annotations
 

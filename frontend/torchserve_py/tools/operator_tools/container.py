@@ -42,7 +42,7 @@ _HOST: Final = re.compile(r"//(?:\[[^\]]*\]|[^:/\[]+)")
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
 #: Paths at which every server answers anyway, so Vertex AI need not have them made.
-_HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/v2/health/live", "/v2/health/ready")
+_HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready")
 _PREDICT_PATHS: Final = ("/predictions/", "/v1/models/", "/v2/models/", "/invocations")
 
 

@@ -19,7 +19,17 @@ _MODEL_LINES: Final = "%(message)s"
 _OTHER_LINES: Final = "%(level)s %(message)s"
 _ACCESS_LINES: Final = "%(asctime)s %(message)s"
 #: How the routes begin that are no request to a model: of probes, metrics, and the server's own pages.
-_OWN_ROUTES: Final = ("/ping", "/live", "/ready", "/v2/health", "/metrics", "/console", "/docs", "/openapi.json")
+_OWN_ROUTES: Final = (
+    "/ping",
+    "/live",
+    "/ready",
+    "/health",
+    "/v2/health",
+    "/metrics",
+    "/console",
+    "/docs",
+    "/openapi.json",
+)
 
 
 class _RequestLines(LineFormatter):
