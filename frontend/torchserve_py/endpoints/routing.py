@@ -24,8 +24,9 @@ from torchserve_py.endpoints.credentials import Credential
 from torchserve_py.endpoints.failures import Failure
 from torchserve_py.endpoints.openapi import Operation
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template
-from torchserve_py.endpoints.requests import priority_of, seconds_left, split_path
+from torchserve_py.endpoints.requests import priority_of, split_path
 from torchserve_py.endpoints.responses import AlreadySent, Answer, Responses
+from torchserve_py.endpoints.time_limits import read_time_limits
 from torchserve_py.endpoints.token_authorization import Authorization, TokenType
 from torchserve_py.net.admission import Admission, ConnectionBudget
 from torchserve_py.net.http1.request import Request
@@ -197,14 +198,14 @@ class EndpointContext:
     def submit(self, call: HttpCall, body: Any) -> HttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
-        Raises EndpointError: the request's key is not for the model, or its time limit is invalid.
+        Raises EndpointError: the request's key is not for the model, or a time limit is invalid.
         """
         model = call.model
         assert model is not None, "workflows have their own calls"
         call.body = body
         if self.tokens is not None:
             call.account = self.account(call.request, model.name)
-        call.answer_in = seconds_left(call.request)
+        read_time_limits(call)
         self.serving.submit(model, call)
         return call
 

@@ -16,6 +16,7 @@ from time import time
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.base.causes import Cause, CloseReason, Reason
+from torchserve_py.base.metrics.deadline_metrics import DeadlineMetrics
 from torchserve_py.base.metrics.families import ServerFamilies, U
 from torchserve_py.base.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.base.metrics.metric_lines import MetricLines
@@ -243,6 +244,11 @@ class ModelMetrics:
         labels = {**self._labels, "model_version": DEFAULT_VERSION_LABEL}
         return RequestCounters(self._families, self._lines, labels)
 
+    @cached_property
+    def deadlines(self) -> DeadlineMetrics:
+        """The metrics of requests with deadlines; one has come."""
+        return DeadlineMetrics(self._families, self._labels)
+
     def _later(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
         """Return an instrument that `show` shows."""
         made = self._families.unshown(kind, name)
@@ -364,6 +370,8 @@ class ModelMetrics:
         """Takes all series of this version away, and if it is the model's last also those of its default version."""
         self.fold()
         self._unused.clear()
+        if "deadlines" in vars(self):
+            self.deadlines.forget()
         for worker_name in list(self._workers):
             self.forget_worker(worker_name)
         self._families.remove(self._labels)

@@ -30,6 +30,7 @@ from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.scheduling.remembered import MOST_REMEMBERED
 from torchserve_py.core.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.timing import Timing
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.boot_clock import boot_time
@@ -38,6 +39,9 @@ from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
 logger = logging.getLogger(__name__)
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
+#: Headers of an answer: how late it is (milliseconds), and that its session has no guarantee although it asked for one.
+DEADLINE_MISSED: Final = "ts-deadline-missed-ms"
+DEGRADED: Final = "ts-deadline-degraded"
 _job_id_of: Final = attrgetter("job_id")
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR: Final = 8
@@ -506,6 +510,8 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
+        if job.timing is not None:
+            outcome = self._note_timing(job, job.timing, outcome, now)
         job.at, job.ended_at = time.time(), now
         if isinstance(outcome, Part):
             job.told, job.succeeded = outcome.status, outcome.error is None
@@ -527,6 +533,24 @@ class Dispatcher(CallOwner):
             else:
                 job.fail(outcome)
             self._caught_up(job)
+
+    def _note_timing(self, job: Call, timing: Timing, outcome: Part | Cause, now: float) -> Part | Cause:
+        """Count whether a job with a deadline is in time; return its outcome, with headers that report what was not."""
+        metrics, punctuality = self.metrics.deadlines, self.scheduler.punctuality
+        if punctuality is not None:
+            metrics.sessions.read_from(lambda: punctuality.reservations.count)
+            metrics.share.read_from(lambda: punctuality.reservations.load)
+        if outcome is Cause.deadline_missed:
+            metrics.dropped()
+        if isinstance(outcome, Cause) or outcome.error is not None:
+            return outcome
+        headers = list(outcome.headers)
+        metrics.answered(late_by := now - timing.due)
+        if late_by > 0:
+            headers.append([DEADLINE_MISSED, f"{late_by * 1e3:.1f}"])
+        if timing.is_degraded:
+            headers.append([DEGRADED, "true"])
+        return outcome._replace(headers=headers)
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()
