@@ -7,7 +7,6 @@ sees only what leads to it.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -18,11 +17,6 @@ State: TypeAlias = dict[str, Any]
 Item: TypeAlias = dict[str, Any]
 
 _MARK: Final = "openai_responses"
-
-
-def new_id(kind: str) -> str:
-    """Return an id such as ``msg_…``."""
-    return f"{kind}_{uuid.uuid4().hex}"
 
 
 def checked(value: Any) -> State:

@@ -8,6 +8,8 @@ from typing import Final
 OPENAI: Final = "openai_responses"
 #: The header with the call.
 CALL_HEADER: Final = "openai_call"
+#: What the ids of the sequences begin with that are responses and conversations.
+SEQUENCE_PREFIX: Final = "openai-"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ from ts.apis.openai.conversation_state import (
     with_response,
     without_response,
 )
-from ts.apis.openai.openai_calls import CALL_HEADER, ResponsesCall
-from ts.apis.openai.response_answers import ResponseAnswer
-from ts.apis.openai.response_requests import ResponseRequest, json_object, read_items, read_metadata, read_request
+from ts.apis.openai.openai_calls import CALL_HEADER, SEQUENCE_PREFIX, ResponsesCall
+from ts.apis.openai.response_answers import ResponseAnswer, completion_of
+from ts.apis.openai.response_items import ItemIds, read_items
+from ts.apis.openai.response_requests import ResponseRequest, asked_as, json_object, read_metadata, read_request
 from ts.context import Context
 from ts.jobs.errors import RowFailure
 from ts.jobs.json_values import json_text
@@ -37,6 +38,7 @@ from ts.protocol.messages import InferRow
 
 _CONTENT_TYPE: Final = "content-type"
 _MOST_ITEMS: Final = 20
+_OF_STREAMS: Final = frozenset({"stream", "stream_options"})
 
 
 def row_reader(context: Context, declared: Mapping[str, Any], envelope: str | None) -> RowReader:
@@ -99,7 +101,7 @@ class _Conversation:
 
     def _create_response(self) -> None:
         call = self._call
-        self._request = request = read_request(self._body)
+        self._request = request = read_request(self._body, self._ids)
         state, said = empty(), []
         if call.previous is not None or call.in_conversation:
             state = self._read()
@@ -110,14 +112,27 @@ class _Conversation:
             said = history(state, call.previous)
         conversation = state["conversation"]["id"] if call.in_conversation else None
         self._answer = ResponseAnswer(
-            self._response_id, request, call.previous, conversation, stores=self._stores(request)
+            self._response_id, request, call.previous, conversation, self._ids, stores=self._stores(request)
         )
         self.row.data = {"body": request.completion(said)}
         self.row.encode = self._encode
 
+    def _count_input_tokens(self) -> None:
+        """Have the handler read the request, and answer with one token: it counts what it has read."""
+        self._create_response()
+        self.row.data["body"] = {
+            **{name: value for name, value in self.row.data["body"].items() if name not in _OF_STREAMS},
+            "max_completion_tokens": 1,
+        }
+        self.row.encode = self._encode_count
+
     @property
     def _response_id(self) -> str:
         return self._call.item
+
+    @property
+    def _ids(self) -> ItemIds:
+        return ItemIds((self._sequence_id or "").removeprefix(SEQUENCE_PREFIX))
 
     def _stores(self, request: ResponseRequest) -> bool:
         return request.stores and self._sequence_id is not None
@@ -201,8 +216,8 @@ class _Conversation:
     def _items(self, fields: Mapping[str, Any]) -> list[Any]:
         given = fields.get("items")
         if not isinstance(given, list) or not 1 <= len(given) <= _MOST_ITEMS:
-            raise refused(f"items has to be a list of 1 to {_MOST_ITEMS} messages.", "items")
-        return read_items(given, "items")
+            raise refused(f"items has to be a list of 1 to {_MOST_ITEMS} items.", "items")
+        return read_items(given, "items", self._ids)
 
     # After the handler
 
@@ -210,20 +225,35 @@ class _Conversation:
         """Return what is sent for a result of the handler; the last one makes the response a part of the sequence."""
         assert self._answer is not None, "the handler got the request"
         assert self._request is not None, "the handler got the request"
-        end = self._context.header_key_sequence_end
-        row.get_response_headers().pop(end, None)  # a handler may end what it takes for a single request
-        status = row.get_response_status_code() or 200
-        if status >= 400:
-            raise _handlers_failure(status, value)
+        self._check_answered(row, value)
         if self._request.streams:
             row.add_response_property(_CONTENT_TYPE, EVENTS)
             body = self._answer.events(value, more=more)
         else:
             row.add_response_property(_CONTENT_TYPE, JSON)
-            body = json_text(self._answer.whole(value))
+            body = json_text(self._answer.whole(completion_of(value)))
         if not more:
             self._keep()
         return body.encode()
+
+    def _check_answered(self, row: Row, value: Any) -> None:
+        """Let the handler neither end the sequence nor refuse the request. Raises Failure: it has refused."""
+        end = self._context.header_key_sequence_end
+        row.get_response_headers().pop(end, None)  # a handler may end what it takes for a single request
+        status = row.get_response_status_code() or 200
+        if status >= 400:
+            raise _handlers_failure(status, value)
+
+    def _encode_count(self, row: Row, value: Any, more: bool) -> Buffer:
+        """Return how many tokens the handler has read, and keep nothing."""
+        self._check_answered(row, value)
+        if self._call.is_new:
+            self._end()
+        tokens = (completion_of(value).get("usage") or {}).get("prompt_tokens")
+        if not isinstance(tokens, int):
+            raise RowFailure(501, "The model does not return how many tokens it has read (usage.prompt_tokens).")
+        row.add_response_property(_CONTENT_TYPE, JSON)
+        return json_text({"object": "response.input_tokens", "input_tokens": tokens}).encode()
 
     def _keep(self) -> None:
         assert self._answer is not None, "the handler has answered"
@@ -253,7 +283,7 @@ def _handlers_failure(status: int, value: Any) -> RowFailure:
     """Return the failure that a handler has answered with: a text, or an error as OpenAI writes it."""
     try:
         error = (value if isinstance(value, dict) else json.loads(value))["error"]
-        details = {"param": error.get("param"), "code": error.get("code")}
+        details = {"param": asked_as(error.get("param")), "code": error.get("code")}
         return RowFailure(status, str(error["message"]), details=details)
     except (ValueError, TypeError, LookupError, AttributeError):
         text = value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)

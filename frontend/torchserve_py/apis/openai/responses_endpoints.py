@@ -1,6 +1,7 @@
 """The endpoint for OpenAI's Responses and Conversations, of models that declare ``openai: true``.
 
     POST /v1/responses                 GET, DELETE /v1/responses/{id}       GET /v1/responses/{id}/input_items
+    POST /v1/responses/input_tokens
     POST /v1/conversations             GET, POST, DELETE /v1/conversations/{id}
     GET, POST /v1/conversations/{id}/items                GET, DELETE /v1/conversations/{id}/items/{item}
 
@@ -13,6 +14,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIDialect, OpenAIEndpoints
@@ -25,7 +27,7 @@ from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import AfterBody, PathValues, Route
 from torchserve_py.net.http1.request import Request
-from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, ResponsesCall
+from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
 from ts.protocol.media_types import JSON
 
 _RESPONSE: Final = "resp_"
@@ -67,6 +69,11 @@ class ResponsesEndpoints(OpenAIEndpoints):
         one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
         response = "/v1/responses/{response_id}"
         yield self._route("POST", "/v1/responses", "create_response", "A response to a turn", self._create_response)
+        yield self._route(
+            *("POST", "/v1/responses/input_tokens", "count_input_tokens"),
+            "How many tokens a request has",
+            partial(self._create_response, operation="count_input_tokens"),
+        )
         yield self._route("GET", response, "get_response", "A response that is kept")
         yield self._route("DELETE", response, "delete_response", "Forget a response")
         yield self._route("GET", f"{response}/input_items", "list_input_items", "What a response was given")
@@ -108,7 +115,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
     # What begins or continues something
 
-    def _create_response(self, request: Request, body: bytes) -> HttpCall:
+    def _create_response(self, request: Request, body: bytes, operation: str = "create_response") -> HttpCall:
         members = {name: _member(body, name) for name in ("model", "previous_response_id", "conversation")}
         previous, conversation = members["previous_response_id"], members["conversation"]
         if isinstance(conversation, dict):
@@ -118,16 +125,16 @@ class ResponsesEndpoints(OpenAIEndpoints):
         name = members["model"]
         if conversation is not None:
             model, sequence = self._of_id(conversation, _CONVERSATION, "conversation", name)
-            call = ResponsesCall("create_response", conversation, None, True, _response_id(sequence))
+            call = ResponsesCall(operation, conversation, None, True, _response_id(sequence))
         elif previous is not None:
             model, sequence = self._of_id(previous, _RESPONSE, "previous_response_id", name)
             new = _response_id(sequence)
-            call = ResponsesCall("create_response", new, previous, item=new)
+            call = ResponsesCall(operation, new, previous, item=new)
         else:
             model = self.named(name if isinstance(name, str) else "")
             sequence = _new_sequence(model)
             new = _response_id(sequence)
-            call = ResponsesCall("create_response", new, item=new, is_new=True)
+            call = ResponsesCall(operation, new, item=new, is_new=True)
         return self._submit_call(request, body, model, sequence, call)
 
     def _begin(self, request: Request, body: bytes) -> HttpCall:
@@ -194,7 +201,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
         submitted = self.context.call_of(request, DIALECT, model, headers, OPENAI)
         if model.is_stateful:
-            submitted.sequence = self.sequences.of_values(f"openai-{sequence}", call.is_new or None, None)
+            submitted.sequence = self.sequences.of_values(f"{SEQUENCE_PREFIX}{sequence}", call.is_new or None, None)
             submitted.headers = (*submitted.headers, *submitted.sequence.headers)
         if self.comment_interval and asks_for_stream(body):
             submitted.comment_interval = self.comment_interval
