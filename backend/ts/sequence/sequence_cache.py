@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from typing import Any, Final
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
+from ts.sequence.log_state import LogState
 from ts.sequence.state_size import size_of
 from ts.sequence.state_tiers import DEVICE, HOST, LOST, STORE, TierContent, Tiers
 
@@ -72,6 +73,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._arena = getattr(context, "arena", None)
         #: Makes states of the entries in their logs; None if the handler cannot, and so has no logs.
         self.rebuild: Rebuild | None = getattr(context, "rebuild", None)
+        self._takes_entries = self.rebuild is not None
         #: Makes states of those of other versions of the model; None if the handler cannot.
         self.migrate: Callable[..., Any] | None = getattr(context, "migrate", None)
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
@@ -97,6 +99,8 @@ class SequenceCache(MutableMapping[str, Any]):
         self._entries: dict[str, list[Any]] = {}
         #: The sequences whose state steps have set or dropped, and no store has yet.
         self._replaced: set[str] = set()
+        #: Sequences of which the next commit leaves nothing but their states in the store.
+        self._rewritten: set[str] = set()
         #: Whether the handler has ever appended to a log.
         self.has_logs = False
 
@@ -190,17 +194,35 @@ class SequenceCache(MutableMapping[str, Any]):
 
         Raises TypeError: the handler has no method ``rebuild``.
         """
-        if self.rebuild is None:
+        if not (self._takes_entries or self.is_log(sequence_id)):
             raise TypeError(
                 "state.append needs a handler with the method rebuild(states, entries), which returns the states that"
                 " the steps with these entries have made"
             )
         if sequence_id not in self._running:
             raise ValueError(f"no step of {sequence_id!r} is running, so nothing can be appended to its log")
-        self.is_used = self.has_logs = True
+        self.is_used = True
+        self.has_logs = self.has_logs or not self.is_log(sequence_id)
         self._entries.setdefault(sequence_id, []).append(entry)
 
     # For the worker (`ts.sequences.steps.steps`), not for handlers.
+
+    def look_at(self, sequence_id: str) -> Any:
+        """Return a state, None if there is none, that the caller does not change."""
+        return self._states.get(sequence_id)
+
+    def is_log(self, sequence_id: str) -> bool:
+        """Whether the state has no more than its log."""
+        return isinstance(self._states.get(sequence_id), LogState)
+
+    def rewrite(self, sequence_id: str) -> None:
+        """Let the next commit drop the log and the kept answers of earlier steps: they hold what is to be gone."""
+        if self._stored:
+            self._rewritten.add(sequence_id)
+
+    def is_rewritten(self, sequence_id: str) -> bool:
+        """Whether the next commit drops what earlier steps have left in the store."""
+        return sequence_id in self._rewritten
 
     def run(self, sequence_ids: Collection[str]) -> None:
         """Set the live collection of sequences with running steps; `__setitem__` reads its current content."""
@@ -261,7 +283,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def committed(self, sequence_id: str) -> None:
         """Note that a commit has what steps have changed."""
-        if self._entries or self._replaced:
+        if self._entries or self._replaced or self._rewritten:
             self.forget_changes(sequence_id)
         if self._budget:
             self.measure(sequence_id)
@@ -270,6 +292,7 @@ class SequenceCache(MutableMapping[str, Any]):
         """Forget what steps have changed: it is part of a commit, or was undone."""
         self._entries.pop(sequence_id, None)
         self._replaced.discard(sequence_id)
+        self._rewritten.discard(sequence_id)
 
     def loss(self, sequence_id: str) -> str | None:
         """Return why the sequence's state is lost, or None if it is not."""
@@ -283,7 +306,7 @@ class SequenceCache(MutableMapping[str, Any]):
         if self._stored or sequence_id in self._before:
             return
         state = self._states.get(sequence_id, _NOTHING)
-        if state is not _NOTHING and type(state) not in _IMMUTABLE:
+        if state is not _NOTHING and type(state) not in _IMMUTABLE and not isinstance(state, LogState):
             state = self._copy(sequence_id, state)
         self._before[sequence_id] = state
 

@@ -292,6 +292,12 @@ class HttpCall(RepliedCall):
             self.request.send(((_COMMENT,),))
             self._comment_later()
 
+    def end_comments(self) -> None:
+        """Send no further comment: the answer begins, or another call gives it."""
+        if self._comment is not None:
+            self._comment.cancel()
+            self._comment = None
+
     def _begin(self, head: Answer) -> None:
         if self.sequence_id is not None:  # the stream may break off
             head = head._replace(headers=(*head.headers, self.request_id_header))
@@ -299,9 +305,7 @@ class HttpCall(RepliedCall):
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
-        if self._comment is not None:
-            self._comment.cancel()
-            self._comment = None
+        self.end_comments()
         if self.request.stage is STREAMING:  # since the first comment
             return self.stream(first)
         return self.dialect.reply(self, first)

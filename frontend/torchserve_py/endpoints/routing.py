@@ -104,6 +104,8 @@ class Route:
 
 
 T = TypeVar("T")
+#: A call over HTTP, or a kind of calls.
+AnyHttpCall = TypeVar("AnyHttpCall", bound=HttpCall)
 
 
 class PredictPath(NamedTuple):
@@ -185,17 +187,18 @@ class EndpointContext:
         model: ServedModel,
         headers: tuple[tuple[str, str], ...] = (),
         protocol: str | None = None,
-    ) -> HttpCall:
+        kind: type[AnyHttpCall] = HttpCall,  # type: ignore[assignment]
+    ) -> AnyHttpCall:
         """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
         Raises EndpointError: the header for the priority is invalid.
         """
         sent, content_type = request.raw_headers, request.headers.get("Content-Type")
-        call = HttpCall(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
+        call = kind(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
         call.priority = priority_of(request)
         return call
 
-    def submit(self, call: HttpCall, body: Any) -> HttpCall:
+    def submit(self, call: AnyHttpCall, body: Any) -> AnyHttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
         Raises EndpointError: the request's key is not for the model, or a time limit is invalid.

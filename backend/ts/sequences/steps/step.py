@@ -103,6 +103,10 @@ class KeptFields(NamedTuple):
     error: str | None
 
 
+#: Takes the place of an answer that held what was deleted.
+DELETED: Final[bytes] = _pack(KeptFields(404, "", (), b"", "The step was applied; its answer has been deleted since."))
+
+
 class _Stream:
     """The parts of a streamed answer.
 

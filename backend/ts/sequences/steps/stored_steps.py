@@ -42,6 +42,7 @@ from ts.sequences.steps.state_log import LogEntry
 from ts.sequences.steps.step import (
     CLIENT_ASKS,
     DAMAGED,
+    DELETED,
     DEVICE,
     MOVED,
     NOT_APPLIED,
@@ -370,6 +371,9 @@ class StoredSteps(Steps):
             kept.append(_new(KeptAnswer, (applied, step.encoded(self._end_header, interrupted=step in running))))
         if new_ids and record.forget_ids_beyond(self._most_ids):
             self._warn_of_forgotten_ids(sequence_id)
+        if self._states.is_rewritten(sequence_id):
+            earlier = sorted((record.kept or {}).items())
+            kept = [KeptAnswer(step, DELETED) for number, step in earlier if number < first] + kept
         has_log = record.checkpoint.log_from > 0
         if not running and sequence_id in self._ended:
             return Commit(lease, None, ENDED, kept, new_ids, first == 1, None, has_log)
