@@ -41,7 +41,7 @@ def run(*command: str | Path, directory: Path | None = None, errors: bool = Fals
     ran = subprocess.run(
         [str(each) for each in command],
         cwd=directory,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, "PIP_NO_COMPILE": "1"},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
