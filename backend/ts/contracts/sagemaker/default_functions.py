@@ -47,7 +47,8 @@ def model_fn(model_dir: str, context: Context) -> Any:
             f" {', '.join(names) or 'none'}."
         )
     try:
-        model = torch.jit.load(str(Path(model_dir, chosen[0])), map_location=device_of(context))
+        load: Any = torch.jit.load
+        model = load(str(Path(model_dir, chosen[0])), map_location=device_of(context))
     except RuntimeError as error:
         text = f"{chosen[0]} is no TorchScript model, so the script needs a model_fn that loads it: {error}"
         raise LoadError(text) from error

@@ -29,6 +29,13 @@ _IN_PLACE_OF: Final = ("input_fn", "predict_fn", "output_fn")
 
 #: A function of a script, with the context as its last argument.
 Function = Callable[..., Any]
+#: What is called for the functions that a script does not have.
+_DEFAULTS: Final[Mapping[str, Function]] = {
+    "model_fn": default_functions.model_fn,
+    "input_fn": default_functions.input_fn,
+    "predict_fn": default_functions.predict_fn,
+    "output_fn": default_functions.output_fn,
+}
 
 
 class Script:
@@ -43,7 +50,7 @@ class Script:
         own = {each: function for each in _ARGUMENTS if (function := getattr(module, each, None)) is not None}
         if "transform_fn" in own and (others := [each for each in _IN_PLACE_OF if each in own]):
             raise LoadError(f"{name}.py has transform_fn and {', '.join(others)}: transform_fn takes their place.")
-        self._functions = {
+        self._functions = dict(_DEFAULTS) | {
             each: _with_context(function, f"{name}.{each}", _ARGUMENTS[each]) for each, function in own.items()
         }
 
@@ -52,10 +59,7 @@ class Script:
         functions = self._functions
         if "pre_model_fn" in functions:
             functions["pre_model_fn"](model_dir, context)
-        if "model_fn" in functions:
-            model = functions["model_fn"](model_dir, context)
-        else:
-            model = default_functions.model_fn(model_dir, context)
+        model = functions["model_fn"](model_dir, context)
         if "model_warmup_fn" in functions:
             functions["model_warmup_fn"](model_dir, model, context)
         return model
@@ -65,9 +69,8 @@ class Script:
         functions = self._functions
         if "transform_fn" in functions:
             return functions["transform_fn"](model, body, content_type, accept, context)
-        data = functions.get("input_fn", default_functions.input_fn)(body, content_type, context)
-        prediction = functions.get("predict_fn", default_functions.predict_fn)(data, model, context)
-        return functions.get("output_fn", default_functions.output_fn)(prediction, accept, context)
+        data = functions["input_fn"](body, content_type, context)
+        return functions["output_fn"](functions["predict_fn"](data, model, context), accept, context)
 
 
 def _import(name: str, model_dir: str) -> ModuleType:

@@ -1,5 +1,6 @@
 """Reads bodies as arrays, under the toolkit's names. NPY files with pickled objects are refused."""
 
+import importlib
 import io
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ def decode(obj: Any, content_type: str | None) -> Any:
 
     Raises UnsupportedFormatError: there is no decoder for the content type; ValueError: the body is malformed.
     """
-    decode_as = _DECODERS.get(content_type or "")
+    decode_as = _decoder_map.get(content_type or "")
     if decode_as is None:
         raise UnsupportedFormatError(content_type)
     return decode_as(obj)
@@ -42,12 +43,11 @@ def _npy_to_numpy(body: Any) -> Any:
 
 
 def _npz_to_sparse(body: Any) -> Any:
-    import scipy.sparse  # an optional package
+    sparse: Any = importlib.import_module("scipy.sparse")  # an optional package
+    return sparse.load_npz(io.BytesIO(body))
 
-    return scipy.sparse.load_npz(io.BytesIO(body))
 
-
-_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+_decoder_map: Final[Mapping[str, Callable[[Any], Any]]] = {
     content_types.NPY: _npy_to_numpy,
     content_types.CSV: _csv_to_numpy,
     content_types.JSON: _json_to_numpy,

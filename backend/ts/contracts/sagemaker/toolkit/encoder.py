@@ -17,10 +17,14 @@ def encode(array_like: Any, content_type: str | None) -> Any:
     NaN and infinities are null in JSON. Raises UnsupportedFormatError: there is no encoder for the content type;
     TypeError: the value cannot be written.
     """
-    encode_as = _ENCODERS.get(content_type or "")
+    encode_as = _encoder_map.get(content_type or "")
     if encode_as is None:
         raise UnsupportedFormatError(content_type, status_code=406)
     return encode_as(array_like)
+
+
+def _array_to_json(array_like: Any) -> str:
+    return json_text(array_like)
 
 
 def _array_to_npy(array_like: Any) -> bytes:
@@ -35,9 +39,9 @@ def _array_to_csv(array_like: Any) -> str:
     return stream.getvalue()
 
 
-_ENCODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+_encoder_map: Final[Mapping[str, Callable[[Any], Any]]] = {
     content_types.NPY: _array_to_npy,
     content_types.CSV: _array_to_csv,
-    content_types.JSON: json_text,
+    content_types.JSON: _array_to_json,
 }
-SUPPORTED_CONTENT_TYPES: Final = set(_ENCODERS)
+SUPPORTED_CONTENT_TYPES: Final = set(_encoder_map)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 _CONTENT_TYPE: Final = re.compile("^[Cc]ontent-?[Tt]ype")
@@ -10,13 +9,13 @@ _CONTENT_TYPE: Final = re.compile("^[Cc]ontent-?[Tt]ype")
 
 def read_file(path: str, mode: str = "r") -> Any:
     """Return the content of a file. Raises OSError."""
-    with Path(path).open(mode) as file:
+    with open(path, mode) as file:
         return file.read()
 
 
 def write_file(path: str, data: Any, mode: str = "w") -> None:
     """Write a file. Raises OSError."""
-    with Path(path).open(mode) as file:
+    with open(path, mode) as file:
         file.write(data)
 
 
