@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ts.contracts.served_functions.invalid_values import InvalidValue
+from ts.handler_utils.openai_fields import changes_nothing
 from ts.jobs.json_values import json_text
 from ts.protocol.media_types import EVENTS, JSON
 
@@ -29,28 +30,8 @@ _DONE: Final = "data: [DONE]\n\n"
 _TEXTS: Final = list[dict[str, str]]
 #: The tokens of a request that a function may tell.
 _COUNTED: Final = ("prompt_tokens", "completion_tokens")
-#: Members that change what the answer is, for functions without such a parameter, and the values that change nothing.
-_WANTS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "n": (None, 1),
-    "max_tokens": (None,),
-    "max_completion_tokens": (None,),
-    "stop": (None, []),
-    "seed": (None,),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "logit_bias": (None, {}),
-    "echo": (None, False),
-    "suffix": (None, ""),
-    "best_of": (None, 1),
-    "dimensions": (None,),
-    "temperature": (None, 1),
-    "top_p": (None, 1),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "tools": (None, []),
-    "functions": (None, []),
-    "response_format": (None, {"type": "text"}),
-}
+#: Members that are read here.
+_OWN: Final = frozenset({"model", "stream", "stream_options", "encoding_format"})
 #: Two names of one parameter: a function with either gets the value under the other, too.
 _SAME: Final = {"max_completion_tokens": "max_tokens", "max_tokens": "max_completion_tokens"}
 #: Why an answer ends, unless the function says so: its text is whole, or it wants tools to be called.
@@ -92,7 +73,7 @@ class OpenAICall:
         ``parameters`` are the function's, with their types.
 
         Raises InvalidValue: the body is not a JSON object, the function does not answer this path, does not take
-            a part of a message, or has no parameter for something that changes the answer, such as ``tools``.
+            a part of a message, or has no parameter for a member that could change the answer, such as ``tools``.
         """
         asked = _ASKED.get(path or "")
         if asked is None or path is None:
@@ -113,8 +94,8 @@ class OpenAICall:
         for name, other in _SAME.items():
             if name in body and name not in parameters and other in parameters and other not in body:
                 body = {**{key: each for key, each in body.items() if key != name}, other: body[name]}
-        for name, unchanged in _WANTS.items():
-            if name in body and name not in parameters and body[name] not in unchanged:
+        for name, value in body.items():
+            if name not in parameters and name not in _OWN and not changes_nothing(name, value):
                 raise InvalidValue(
                     f"{name} has no effect, since the model's function has no parameter {name}; leave it out"
                 )
