@@ -2,8 +2,8 @@
 
 A conversation is a sequence: a client sends what is new, and the server has the rest. Its state is a log of tokens, one
 entry for each turn, so that it survives the worker and, with a store, the server. The keys and values of these tokens
-are in an arena on the device; those that are missing, after a restart or because others needed the memory, are read
-again with the next turn. All conversations that are being answered take part in each step of the model (continuous
+stay on the device; those that are missing, after a restart or because others needed the memory, are read again with the
+next turn. All conversations that are being answered take part in each step of the model (continuous
 batching). A chat completion of OpenAI's API carries its whole history instead; what of it was seen before is not read
 again.
 
@@ -48,13 +48,10 @@ class ChatHandler:
         model = model.to(torch.device("cuda", int(gpu)) if is_on_gpu else "cpu").eval()
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self.text = ChatText(tokenizer)
-        most_bytes = settings.bytes_on(model.device)
-        host_bytes = most_bytes if settings.kv_host_bytes is None else settings.kv_host_bytes
         self.decoder = Decoder(
-            context,
             model,
-            most_bytes=most_bytes,
-            most_host_bytes=host_bytes,
+            most_bytes=settings.bytes_on(model),
+            most_host_bytes=settings.host_bytes_beside(model.device),
             most_prompt=settings.prefill_tokens,
         )
         text_config = model.config.get_text_config(decoder=True)
@@ -85,7 +82,12 @@ class ChatHandler:
                 except BadRequest as error:
                     results[idx] = self._refuse(idx, error, context)
                     criteria[idx] = _whole
-        for name, text in self._step().items():
+        texts, bad = self._step()
+        for name in bad:
+            self.decoder.forget(self.turns.pop(name).reading)
+            context.fail(rows[name], "The model has computed no numbers for this conversation (NaN).", 500)
+            criteria[rows[name]] = _whole
+        for name, text in texts.items():
             idx, turn = rows[name], self.turns[name]
             results[idx], criteria[idx] = self._result(idx, turn, text, context)
             if turn.outcome is not None:
@@ -133,6 +135,7 @@ class ChatHandler:
         answer = Answer(self.text.tokenizer, asked.options.stops)
         turn = Turn(log, prompt, asked.options, self._form(asked, path, context), answer, new_seed(), sequence_id)
         self._limit(turn)
+        self._check(turn)
         self.turns[name] = turn
 
     def _form(self, asked: Asked, path: str | None, context: Context) -> Form:
@@ -156,20 +159,36 @@ class ChatHandler:
             )
         turn.options = turn.options._replace(most_tokens=min(turn.options.most_tokens, self.most_tokens - count))
 
-    def _step(self) -> dict[str, str]:
-        """Run one step; return the text that it has made certain, by request, for those that got a token."""
+    def _check(self, turn: Turn) -> None:
+        """Raise BadRequest if a token of the conversation is none of the model's: that would fail all others, too."""
+        largest, words = max(turn.reading.tokens), self.decoder.words
+        if largest >= words:
+            raise BadRequest(f"The conversation has the token {largest}; this model knows the tokens 0 to {words - 1}.")
+
+    def _step(self) -> tuple[dict[str, str], list[str]]:
+        """Run one step.
+
+        Returns the text that it has made certain, by request, for those that got a token; and the requests for which
+        the model has computed nothing that a token could be chosen from.
+        """
         if not self.turns:
-            return {}
-        logits = self.decoder.step([turn.reading for turn in self.turns.values()])
-        if not logits:
-            return {}
-        turns = {name: turn for name, turn in self.turns.items() if turn.reading in logits}
+            return {}, []
+        read = self.decoder.step([turn.reading for turn in self.turns.values()])
+        if not read:
+            return {}, []
+        names = [name for name, turn in self.turns.items() if turn.reading in read]
+        logits = torch.stack([read[self.turns[name].reading] for name in names])[:, : self.decoder.words]
+        is_good = logits.amax(-1).isfinite().tolist()
+        bad = [name for name, good in zip(names, is_good, strict=True) if not good]
+        if bad:
+            names, logits = [name for name in names if name not in bad], logits[is_good]
+        turns = [self.turns[name] for name in names]
         tokens = choose(
-            torch.stack([logits[turn.reading] for turn in turns.values()]),
-            [turn.options.sampling for turn in turns.values()],
-            [uniform(turn.seed, turn.draws) if turn.options.sampling.temperature else 0.0 for turn in turns.values()],
+            logits,
+            [turn.options.sampling for turn in turns],
+            [uniform(turn.seed, turn.draws) if turn.options.sampling.temperature else 0.0 for turn in turns],
         )
-        return {name: turn.take(token, self.ends) for (name, turn), token in zip(turns.items(), tokens, strict=True)}
+        return {name: turn.take(token, self.ends) for name, turn, token in zip(names, turns, tokens, strict=True)}, bad
 
     def _result(self, idx: int, turn: Turn, text: str, context: Context) -> tuple[Any, Callable[[Any], bool | None]]:
         """Return what is sent for a request now, and whether it is the last of it."""
@@ -216,14 +235,14 @@ class ChatHandler:
         return json.dumps({"error": {"message": str(error)} | about})
 
     def _describe(self) -> dict[str, Any]:
-        model, arena = self.decoder.model, self.decoder.arena
+        model = self.decoder.model
         return {
             "model_type": model.config.model_type,
             "parameters": model.num_parameters(),
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
             "most_tokens": self.most_tokens,
-            "kv_bytes": {"used": arena.used_bytes, "all": arena.capacity * arena.unit_bytes},
+            "kv_bytes": {"used": self.decoder.used_bytes, "all": self.decoder.most_bytes},
             "kept_prefixes": len(self.decoder.prefixes),
             "state": "log of tokens",
         }
