@@ -2,8 +2,8 @@
 
 A conversation is a sequence: a client sends what is new, and the server has the rest. Its state is a log of tokens, one
 entry for each turn, so that it survives the worker and, with a store, the server. The keys and values of these tokens
-are in an arena on the device; those that are missing, after a restart or because others needed the memory, are read
-again with the next turn. All conversations that are being answered take part in each step of the model (continuous
+stay on the device; those that are missing, after a restart or because others needed the memory, are read again with the
+next turn. All conversations that are being answered take part in each step of the model (continuous
 batching). A chat completion of OpenAI's API carries its whole history instead; what of it was seen before is not read
 again. Its text may contain calls of tools, or fit a JSON schema.
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 CHAT = "v1/chat/completions"
 COMPLETIONS = "v1/completions"
+_NO_NUMBERS = "The model has computed no numbers for this conversation (NaN)."
 
 
 class ChatHandler:
@@ -55,13 +56,10 @@ class ChatHandler:
         self.text = ChatText(tokenizer)
         #: How the model writes calls of tools; None if it has none.
         self.tool_format = format_of(self.text.template(tools=True))
-        most_bytes = settings.bytes_on(model.device)
-        host_bytes = most_bytes if settings.kv_host_bytes is None else settings.kv_host_bytes
         self.decoder = Decoder(
-            context,
             model,
-            most_bytes=most_bytes,
-            most_host_bytes=host_bytes,
+            most_bytes=settings.bytes_on(model),
+            most_host_bytes=settings.host_bytes_beside(model.device),
             most_prompt=settings.prefill_tokens,
         )
         text_config = model.config.get_text_config(decoder=True)
@@ -172,9 +170,6 @@ class ChatHandler:
     def _turn(self, asked: Asked, log: Log, prompt: list[int], place: int, sequence_id: str | None) -> Turn:
         """Return an answer that begins. Raises BadRequest."""
         options = asked.options
-        outside = [token for token in (*prompt, *dict(options.penalties.bias)) if not 0 <= token < self.vocabulary]
-        if outside:
-            raise BadRequest(f"{outside[0]} is not a token of this model; it has {self.vocabulary}, from 0 on.")
         marks = self.tool_format.marks if self.tool_format is not None and asked.tools is not None else ()
         turn = Turn(
             log,
@@ -186,6 +181,7 @@ class ChatHandler:
             grammar=self._grammar(asked),
         )
         self._limit(turn)
+        self._check(turn)
         return turn
 
     def _grammar(self, asked: Asked) -> Grammar | None:
@@ -235,26 +231,42 @@ class ChatHandler:
             )
         turn.options = turn.options._replace(most_tokens=min(turn.options.most_tokens, self.most_tokens - count))
 
+    def _check(self, turn: Turn) -> None:
+        """Raise BadRequest if a token is none of the model's: in a step that would fail all others, too."""
+        words = self.decoder.words
+        outside = [
+            token for token in (*turn.reading.tokens, *dict(turn.options.penalties.bias)) if not 0 <= token < words
+        ]
+        if outside:
+            raise BadRequest(f"{outside[0]} is not a token of this model; it has {words}, from 0 on.")
+
     def _step(self) -> None:
         """Run one step, which gives a token to each answer whose prompt was read."""
         running = [(reply, turn) for reply in self.replies.values() for turn in reply.running]
         if not running:
             return
         logits = self.decoder.step([turn.reading for _, turn in running])
+        read = [(reply, turn) for reply, turn in running if turn.reading in logits]
+        if not read:
+            return
+        are_numbers = torch.stack([logits[turn.reading] for _, turn in read]).amax(-1).isfinite().tolist()
         ready: list[tuple[Reply, Turn]] = []
         shaped = []
-        for reply, turn in running:
-            if turn.reading in logits:
-                try:
-                    shaped.append(turn.shaped(logits[turn.reading], self.ends))
-                    ready.append((reply, turn))
-                except GrammarFailed as error:
-                    reply.failure = str(error)
+        for (reply, turn), is_number in zip(read, are_numbers, strict=True):
+            if not is_number:
+                self.decoder.forget(turn.reading)
+                reply.failure = _NO_NUMBERS
+                continue
+            try:
+                shaped.append(turn.shaped(logits[turn.reading], self.ends))
+                ready.append((reply, turn))
+            except GrammarFailed as error:
+                reply.failure = str(error)
         if not ready:
             return
         turns = [turn for _, turn in ready]
         tokens = choose(
-            torch.stack(shaped),
+            torch.stack(shaped)[:, : self.decoder.words],
             [turn.options.sampling for turn in turns],
             [uniform(turn.seed, turn.draws) if turn.options.sampling.temperature else 0.0 for turn in turns],
         )
@@ -313,14 +325,14 @@ class ChatHandler:
         return json.dumps({"error": {"message": str(error)} | about})
 
     def _describe(self) -> dict[str, Any]:
-        model, arena = self.decoder.model, self.decoder.arena
+        model = self.decoder.model
         return {
             "model_type": model.config.model_type,
             "parameters": model.num_parameters(),
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
             "most_tokens": self.most_tokens,
-            "kv_bytes": {"used": arena.used_bytes, "all": arena.capacity * arena.unit_bytes},
+            "kv_bytes": {"used": self.decoder.used_bytes, "all": self.decoder.most_bytes},
             "kept_prefixes": len(self.decoder.prefixes),
             "state": "log of tokens",
         }
