@@ -76,11 +76,14 @@ class ChatHandler:
         self.waiting: dict[str, Any] = {}
 
     def _load_grammars(self) -> Grammars | None:
-        """Return what makes grammars; None without llguidance, which only requests with a schema or tools need."""
+        """Return what makes grammars; None if nothing can, which only requests with a schema or tools notice."""
         try:
             return Grammars(self.text.tokenizer, self.vocabulary, self.ends)
         except ImportError:
-            return None
+            self.why_no_grammars = "needs the package llguidance: pip install llguidance"
+        except ValueError as error:
+            self.why_no_grammars = f"is not possible with this model's tokenizer, which llguidance refuses: {error}"
+        return None
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Run one step of the model for all requests. A request has a result once there is something to send."""
@@ -195,7 +198,7 @@ class ChatHandler:
             return None
         param = "tools" if constraint is None else constraint.param
         if self.grammars is None:
-            raise BadRequest(f"{param} needs the package llguidance: pip install llguidance", param, UNSUPPORTED)
+            raise BadRequest(f"{param} {self.why_no_grammars}", param, UNSUPPORTED)
         if tools is not None and self.tool_format is not None:
             return self.grammars.of_tools(tools, self.tool_format, constraint)
         assert constraint is not None, "else the answer is free"
@@ -238,7 +241,7 @@ class ChatHandler:
             token for token in (*turn.reading.tokens, *dict(turn.options.penalties.bias)) if not 0 <= token < words
         ]
         if outside:
-            raise BadRequest(f"{outside[0]} is not a token of this model; it has {words}, from 0 on.")
+            raise BadRequest(f"{outside[0]} is no token of this model: this model knows the tokens 0 to {words - 1}.")
 
     def _step(self) -> None:
         """Run one step, which gives a token to each answer whose prompt was read."""

@@ -331,7 +331,7 @@ def test_a_conversation_whose_logits_are_no_numbers_fails_alone(start: Callable[
     step = server.handler.decoder.step
 
     def bad_step(readings: Any) -> Any:
-        bad = server.handler.turns["bad"].reading
+        bad = server.handler.replies["bad"].turns[0].reading
         return {each: logits * torch.nan if each is bad else logits for each, logits in step(readings).items()}
 
     server.send("bad", "recall dog", "b")
