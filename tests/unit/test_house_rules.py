@@ -189,9 +189,15 @@ def when_loaded(tree: ast.Module) -> ast.Module:
     return ast.Module(body, [])
 
 
-def test_the_files_on_the_way_of_a_prediction_exist() -> None:
+def test_the_files_on_the_ways_exist_and_every_import_is_checked(tmp_path: Path) -> None:
     house = runpy.run_path(str(ROOT / "scripts" / "house"))
-    assert house["way_that_is_gone"]() == []
+    assert house["problems_of_ways"]() == []
+    assert house["problems_of_imports"](files("frontend", "backend")) == []
+    named = tmp_path / "named.py"
+    named.write_text(
+        'A: Final = "ts.context"\nimport_module(A)\nimport_module("torch")\nimportlib.import_module(f"ts.{A}")\n'
+    )
+    assert [*house["named_modules"](named)] == ["ts.context", "ts."]
 
 
 def test_no_private_name_of_another_module_is_imported() -> None:

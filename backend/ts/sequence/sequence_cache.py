@@ -41,8 +41,6 @@ _REMEMBERED_LOSSES: Final = 100_000
 #: A state in memory with more bytes is not copied before a step that may change it.
 LARGEST_COPY: Final = 1 << 20
 
-EVICTED: Final = "it had to make room for others"
-HALF_CHANGED: Final = "a step that failed may have changed it in place, and it was too large for a copy"
 _NOTHING: Final = object()
 _NO_COPY: Final = object()
 _UNTOUCHED: Final = object()
@@ -88,13 +86,14 @@ class SequenceCache(MutableMapping[str, Any]):
         #: Whether the handler has ever set a state.
         self.is_used = False
         self._running: Collection[str] = ()
-        #: Why states are lost, by sequence.
-        self._lost: OrderedDict[str, str] = OrderedDict()
+        #: The sequences whose states are lost: these had to make room for others, or a step that failed may have
+        #: changed them in place, and they were too large for a copy.
+        self._lost: OrderedDict[str, None] = OrderedDict()
         self._most_losses = max(_REMEMBERED_LOSSES, most_open(getattr(context, "model_yaml_config", None) or {}))
         #: States as they were before the steps that run now, if no store has them.
         self._before: dict[str, Any] = {}
-        #: States of sequences that were begun anew, and why they are lost, until a step of the new ones is applied.
-        self._aside: dict[str, tuple[Any, str | None]] = {}
+        #: States of sequences that were begun anew, and whether they are lost, until a step of the new ones is applied.
+        self._aside: dict[str, tuple[Any, bool]] = {}
         #: What steps have appended to the logs of their sequences, and no store has yet.
         self._entries: dict[str, list[Any]] = {}
         #: The sequences whose state steps have set or dropped, and no store has yet.
@@ -243,15 +242,15 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def set_aside(self, sequence_id: str) -> None:
         """Keep the sequence's state, which `drop` then drops, until `bring_back` or `forget_aside`."""
-        self._aside[sequence_id] = self._states.get(sequence_id, _NOTHING), self._lost.get(sequence_id)
+        self._aside[sequence_id] = self._states.get(sequence_id, _NOTHING), self.is_lost(sequence_id)
 
     def bring_back(self, sequence_id: str) -> None:
         """Give the sequence the state again that was set aside."""
-        state, loss = self._aside.pop(sequence_id, (_NOTHING, None))
+        state, was_lost = self._aside.pop(sequence_id, (_NOTHING, False))
         if state is not _NOTHING:
             self.put(sequence_id, state)
-        if loss is not None:
-            self._lose(sequence_id, loss)
+        if was_lost:
+            self._lose(sequence_id)
 
     def forget_aside(self, sequence_id: str) -> None:
         """Forget the state that was set aside, if there is one."""
@@ -294,9 +293,9 @@ class SequenceCache(MutableMapping[str, Any]):
         self._replaced.discard(sequence_id)
         self._rewritten.discard(sequence_id)
 
-    def loss(self, sequence_id: str) -> str | None:
-        """Return why the sequence's state is lost, or None if it is not."""
-        return self._lost.get(sequence_id)
+    def is_lost(self, sequence_id: str) -> bool:
+        """Return whether the sequence's state is lost."""
+        return sequence_id in self._lost
 
     def copy_before_step(self, sequence_id: str) -> None:
         """Make sure that `undo` can restore the present state, which a running step may change in place.
@@ -332,7 +331,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._forget_size(sequence_id)
         self.forget_changes(sequence_id)
         if before is _NO_COPY:
-            self._lose(sequence_id, HALF_CHANGED)
+            self._lose(sequence_id)
         elif before is not _NOTHING:
             self._states[sequence_id] = before
             self.measure(sequence_id)
@@ -368,7 +367,7 @@ class SequenceCache(MutableMapping[str, Any]):
         for sequence_id in self._surplus(self._running):
             del self._states[sequence_id]
             self._forget_size(sequence_id)
-            self._lose(sequence_id, EVICTED)
+            self._lose(sequence_id)
             self.tiers.moved(HOST, LOST)
 
     def _surplus(self, keep: Collection[str]) -> list[str]:
@@ -433,8 +432,8 @@ class SequenceCache(MutableMapping[str, Any]):
             held[DEVICE] = TierContent(on_device, self._arena.used_bytes)
         self.tiers.report(context.metrics, held)
 
-    def _lose(self, sequence_id: str, reason: str) -> None:
-        self._lost[sequence_id] = reason
+    def _lose(self, sequence_id: str) -> None:
+        self._lost[sequence_id] = None
         if len(self._lost) > self._most_losses:
             self._lost.popitem(last=False)
 

@@ -9,7 +9,7 @@ from tests.fleet.saved_models.worlds import Server, States
 from torchserve_py.fleet.saved_models.fleet_state import FleetState
 from torchserve_py.versions.traffic import canaries
 from torchserve_py.versions.traffic.canaries import Canaries
-from torchserve_py.versions.traffic.canary_rules import CanaryRules
+from torchserve_py.versions.traffic.canary import CanaryRules
 from torchserve_py.versions.traffic.shadows import Shadows
 
 BOTH = {"1": 95, "2": 5}

@@ -20,6 +20,7 @@ from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.datatypes import DATATYPES, FLOATS
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import BYTES
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 from ts.torch_handler.request_envelope.envelope_tensors import write_tensor
 from ts.utils.util import PredictionException
@@ -53,7 +54,7 @@ def row_of_zeros(job_id: str, inputs: Iterable[Sequence[Any]]) -> InferRow:
         total += size
     head = json.dumps({"inputs": described}).encode()
     headers = ((LENGTH_HEADER.lower().encode(), b"%d" % len(head)),)
-    return InferRow(job_id, headers, "application/octet-stream", head + bytes(total), OPEN_INFERENCE_REST, False)
+    return InferRow(job_id, headers, BYTES, head + bytes(total), OPEN_INFERENCE_REST, False)
 
 
 class OpenInferenceRows:

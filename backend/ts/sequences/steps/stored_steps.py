@@ -45,9 +45,6 @@ from ts.sequences.steps.step import (
     DELETED,
     DEVICE,
     MOVED,
-    NOT_APPLIED,
-    REPLACED,
-    ROLLED_BACK,
     UNREADABLE,
     Step,
     StepRefusal,
@@ -153,7 +150,7 @@ class StoredSteps(Steps):
         verdict = judge(step.claim, record, running, self._rules)
         if not (isinstance(verdict, RunStep) or running) and self._is_outdated(lease):
             self._holdings.drop_from_memory(sequence_id)
-            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED, REPLACED))
+            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED))
         if isinstance(verdict, Repeat):
             return repeated(self.store_when_idle(), step, record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
@@ -163,9 +160,9 @@ class StoredSteps(Steps):
                 self._holdings.roll_back(sequence_id)
             if damaged is not None and damaged.reason == DAMAGED and step.history.asks_after != CLIENT_ASKS:
                 return refusal_answer(job_id, damaged)
-            return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
+            return error_answer(job_id, 500, step.history.asks_after)
         if isinstance(verdict, Refuse):
-            return error_answer(job_id, *verdict.reason, verdict.message)
+            return error_answer(job_id, *verdict.reason)
         if verdict.begins:
             self._begin_stored(step, lease)
             running = 0
@@ -264,7 +261,7 @@ class StoredSteps(Steps):
         batch.steps, failed = self._settle(answers, self._max_answer)
         for step in failed:
             self._roll_back(step.sequence_id)
-            batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
+            batch.refuse(step.sequence_id, *MOVED)
             batch.steps.pop(step.sequence_id, None)
         whole: Collection[str] = ()
         if not self._written.are_ready:

@@ -2,6 +2,16 @@
 
 Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` each worker has a lane of its own, which
 holds its ready sequences. Where not the first is taken first, an `Order` says which.
+
+Every job enters and leaves here, whatever happens to it (`SharedState`; its states are `JOB_TRANSITIONS`):
+
+    accept ──▶ jobs ── Lane.put ──▶ lane ── Lane.take ──▶ in flight ── answered ──▶ leave(job, None)
+                │                     │                       │
+                │                     │ refused by limits, deadline, cancelled, worker lost
+                │                     └───────────────────────┴────────────────▶ leave(job, cause): one `Finish`
+                └── waits, and another version gets it ────────────────────────▶ give_away(job): no `Finish`
+
+A job whose worker is lost can also go back to its lane (`Lane.put_first`, see `lost_jobs`).
 """
 
 from abc import ABC, abstractmethod

@@ -19,7 +19,7 @@ _SHORTEST: Final = 1e-6
 
 
 @dataclass
-class Record:
+class VersionRecord:
     """What a version did in a time.
 
     Attributes:
