@@ -36,7 +36,6 @@ class Punctuality:
         self._times = times
         self._hopeless = 0
         self.reservations = Reservations(times, safety)
-        self.refused = 0  # sessions for which there was no room
         if isinstance(assignment.admission, WhenIdle):
             assignment.admission = InTime(assignment.admission, times, self._slack)
 
@@ -64,7 +63,7 @@ class Punctuality:
         if sequence is None:
             home = reservations.choose(timing, sequences.lanes_with_slots)
             if home is None and not timing.degrades and (job.step or 1) == 1:
-                self.refused += 1
+                self._assignment.overload.refused += 1
                 return Cause.deadline_capacity
             timing.is_guaranteed = home is not None
         elif reservations.knows(sequence):

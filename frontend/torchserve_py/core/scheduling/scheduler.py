@@ -439,7 +439,8 @@ class Scheduler:
             self._times.note(worker.batch, now - job.sent_at)
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
-        self._assignment.answered(worker, now)
+        if self._joins or not worker.in_flight:  # else it still runs its batch
+            self._assignment.answered(worker, now)
 
     def _go_alone(self, job: Job) -> None:
         """Have an accepted job share no batch: it is unbatched, or comes from another scheduler as a suspect."""
@@ -464,21 +465,28 @@ class Scheduler:
         """Queue the job, or say why it is refused."""
         if self._closed is not None:
             return self._closed
-        if job.expires_at is not None and job.expires_at <= now:
-            return Cause.client_timeout
         if self._draining is not None and self._is_new(job):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             if self._sequences is not None and not job.unbatched:
                 self._sequences.refused(job, now)
             return Cause.no_worker
-        if job.timing is not None and not job.unbatched:
-            return self._keep_time().admit(job, job.timing, now)
-        if job.expires_at is not None and not job.unbatched:
-            place = self._source.place_of(job, now)
-            if place is not None and self._overload.refuses(job, place, now):
-                return Cause.overloaded
+        if job.timing is not None or job.expires_at is not None:
+            return self._admit_limited(job, now)
         return (self._unbatched if job.unbatched else self._source).admit(job, now)
+
+    def _admit_limited(self, job: Job, now: float) -> Cause | None:
+        """Queue a job that has a deadline or a time limit, or say why it is refused."""
+        if job.expires_at is not None and job.expires_at <= now:
+            return Cause.client_timeout
+        if job.unbatched:
+            return self._unbatched.admit(job, now)
+        if job.timing is not None:
+            return self._keep_time().admit(job, job.timing, now)
+        place = self._source.place_of(job, now)
+        if place is not None and self._overload.refuses(job, place, now):
+            return Cause.overloaded
+        return self._source.admit(job, now)
 
     def _keep_time(self) -> Punctuality:
         """Return what keeps deadlines, from now on."""
