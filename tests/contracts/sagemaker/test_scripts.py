@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -22,7 +23,8 @@ def write_torch_model(file: Path) -> None:
     module = torch.nn.Linear(3, 3, bias=False)
     with torch.no_grad():
         module.weight.copy_(torch.eye(3) * 2)
-    torch.jit.trace(module, torch.ones(1, 3)).save(str(file))
+    trace: Any = torch.jit.trace
+    trace(module, torch.ones(1, 3)).save(str(file))
 
 
 def write(folder: Path, shape: Shape) -> None:

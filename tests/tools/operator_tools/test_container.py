@@ -116,6 +116,19 @@ def test_kserve_without_a_configuration_serves_what_lies_there(tmp_path: Path) -
     assert start.overrides["grpc_inference_port"] == "9000"
 
 
+def test_kserves_own_runtime_keeps_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    config = tmp_path / "config" / "config.properties"
+    config.write_text("inference_address=http://0.0.0.0:8085\nmetrics_address=http://0.0.0.0:8082\n")
+    arguments = ["torchserve", "--start", "--model-store=/mnt/models/model-store", f"--ts-config={config}"]
+    start = how_to_start(arguments, {"PROTOCOL_VERSION": "v1"})
+    assert start.flags == ["--model-store", str(tmp_path / "model-store")]
+    settings = config_of(start, tmp_path / "none")
+    assert settings["inference_address"] == "http://[::]:8080"
+    assert (settings["grpc_inference_address"], settings["grpc_inference_port"]) == ("::", "8081")
+    assert settings["metrics_address"] == "http://0.0.0.0:8082"
+
+
 def test_platforms_route_by_names_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "handler.py").touch()
     sagemaker = {"SM_MODEL_DIR": str(tmp_path)}
