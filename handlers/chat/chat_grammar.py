@@ -76,6 +76,10 @@ class Grammar:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
+    def copy(self) -> Grammar:
+        """Return the grammar of another answer, which begins where this one is."""
+        return Grammar(self._matcher.deep_copy())
+
     @property
     def is_over(self) -> bool:
         """Whether nothing but the end can follow."""

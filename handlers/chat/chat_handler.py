@@ -135,12 +135,12 @@ class ChatHandler:
         log = context.state.get(idx, []) if sequence_id else []
         if not isinstance(log, list):
             raise BadRequest("This sequence holds responses or a conversation of OpenAI's API, not a log of turns.")
-        form, turns = self._form(asked, path, context), []
+        form, grammar, turns = self._form(asked, path, context), self._grammar(asked), []
         for prompt in self._prompts(asked, log):
             turns.append([])
             for _ in range(asked.options.choices):
                 place = sum(map(len, turns))
-                turns[-1].append(self._turn(asked, log, prompt, place, sequence_id))
+                turns[-1].append(self._turn(asked, log, prompt, place, sequence_id, grammar))
         self.replies[name] = Reply(form, turns, streams=asked.options.streams)
 
     def _read(self, path: str, body: Any) -> Asked:
@@ -170,7 +170,15 @@ class ChatHandler:
         except ValueError as error:
             raise BadRequest(str(error), "messages" if messages else "prompt") from error
 
-    def _turn(self, asked: Asked, log: Log, prompt: list[int], place: int, sequence_id: str | None) -> Turn:
+    def _turn(
+        self,
+        asked: Asked,
+        log: Log,
+        prompt: list[int],
+        place: int,
+        sequence_id: str | None,
+        grammar: Grammar | None,
+    ) -> Turn:
         """Return an answer that begins. Raises BadRequest."""
         options = asked.options
         marks = self.tool_format.marks if self.tool_format is not None and asked.tools is not None else ()
@@ -181,7 +189,7 @@ class ChatHandler:
             Answer(self.text.tokenizer, options.stops, marks),
             place=place,
             sequence_id=sequence_id,
-            grammar=self._grammar(asked),
+            grammar=grammar and grammar.copy(),
         )
         self._limit(turn)
         self._check(turn)
@@ -192,7 +200,7 @@ class ChatHandler:
         tools, constraint = asked.tools, asked.options.constraint
         if tools is not None and self.tool_format is None:
             raise BadRequest(
-                "tools: the chat template of this model has no calls that are known.", "tools", UNSUPPORTED
+                "tools: the chat template of this model has no known format of calls.", "tools", UNSUPPORTED
             )
         if constraint is None and (tools is None or not (tools.is_required or tools.strict & tools.callable)):
             return None

@@ -52,7 +52,22 @@ async def open_application(
     initialized = _call(_find("init_app_state", _STATE), {**values, "state": application.state})
     if inspect.isawaitable(initialized):
         await initialized
+    application.state.server = _Worker()
     return engine, application
+
+
+class _Worker:
+    """What vLLM's application stops when its engine has died: this process, which the server then replaces."""
+
+    @property
+    def should_exit(self) -> bool:
+        return False
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        if value:
+            logger.critical("The engine of vLLM has died, so this worker exits.")
+            os._exit(1)
 
 
 def server_arguments(handler_config: Mapping[str, Any], model_dir: Path, model_name: str) -> Any:

@@ -70,7 +70,7 @@ def early(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
     """The shape of 0.6: a plain function that takes the model's configuration."""
 
     def build_app(args: Any) -> Any:
-        return types.SimpleNamespace(state="state")
+        return types.SimpleNamespace(state=types.SimpleNamespace())
 
     def init_app_state(engine_client: Any, model_config: Any, state: Any, args: Any) -> None:
         told.update(model_config=model_config, state=state)
@@ -93,7 +93,7 @@ def late(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
 
     def build_app(args: Any, supported_tasks: Any = None, model_config: Any = None) -> Any:
         told.update(build=(supported_tasks, model_config))
-        return types.SimpleNamespace(state="state")
+        return types.SimpleNamespace(state=types.SimpleNamespace())
 
     async def init_app_state(engine_client: Any, state: Any, args: Any, supported_tasks: Any = None) -> None:
         told.update(tasks=supported_tasks, state=state)
@@ -112,14 +112,24 @@ def late(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("early")
 async def test_an_early_version_is_opened(told: dict[str, Any], tmp_path: Path) -> None:
     engine, application = await open_application({"model_path": "a/b"}, tmp_path, "mine")
-    assert (engine.arguments.model, application.state) == ("a/b", "state")
-    assert told == {"model_config": "model config", "state": "state"}
+    assert engine.arguments.model == "a/b"
+    assert told == {"model_config": "model config", "state": application.state}  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("late")
 async def test_a_late_version_is_opened(told: dict[str, Any], tmp_path: Path) -> None:
-    await open_application({"model_path": "a/b"}, tmp_path, "mine")
-    assert told == {"build": (("generate",), "model config"), "tasks": ("generate",), "state": "state"}
+    _, application = await open_application({"model_path": "a/b"}, tmp_path, "mine")
+    state = application.state  # type: ignore[attr-defined]
+    assert told == {"build": (("generate",), "model config"), "tasks": ("generate",), "state": state}
+
+
+@pytest.mark.usefixtures("late")
+async def test_a_worker_whose_engine_has_died_exits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+    _, application = await open_application({"model_path": "a/b"}, tmp_path, "mine")
+    application.state.server.should_exit = True  # type: ignore[attr-defined]
+    assert codes == [1]
 
 
 async def test_a_version_without_the_server_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
