@@ -91,8 +91,8 @@ class Settings(NamedTuple):
         bytes_ = int((free - for_a_step) * _SHARE_OF_GPU)
         if bytes_ <= 0:
             raise ValueError(
-                f"no memory is left for keys and values: of the GPU's {total} bytes {free} are free for this model, and a"
-                f" step takes {for_a_step}; free some, or make batchSize or handler.prefill_tokens smaller"
+                f"no memory is left for keys and values: of the GPU's {total} bytes {free} are free for this model, and"
+                f" a step takes {for_a_step}; free some, or make batchSize or handler.prefill_tokens smaller"
             )
         return bytes_
 
