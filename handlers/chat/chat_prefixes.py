@@ -69,10 +69,7 @@ class KeptPrefixes:
     def copy_longest(self, tokens: Sequence[int], target: KeyValues) -> int:
         """Copy those of the most of these tokens from the first on; return how many tokens."""
         path = self._path(array(_FOUR_BYTES, tokens))
-        if not path:
-            return 0
-        self._use(path[-1][0])
-        self._bring_to_device([node for node, _ in path if node in self._on_host])
+        self._bring_to_device([node for node, _ in path])
         start = 0
         for node, count in path:
             for from_, to in zip(node.key_values, target, strict=True):
@@ -83,22 +80,20 @@ class KeptPrefixes:
     def put(self, tokens: Sequence[int], source: KeyValues) -> None:
         """Keep a copy of the keys and values of tokens, apart from what is kept already."""
         sought = array(_FOUR_BYTES, tokens)
+        self._bring_to_device([node for node, _ in self._path(sought)])
         path = self._path(sought)
         node, start = (path[-1][0] if path else self._root), sum(count for _, count in path)
-        if path and path[-1][1] < len(node.tokens) and start < len(sought):
+        if start == len(sought):
+            return
+        if path and path[-1][1] < len(node.tokens):
             node = self._split(node, path[-1][1])
-        if start < len(sought):
-            # What this one alone continues becomes a part of it, unless it is longer: so a conversation of many turns
-            # has few nodes.
-            while node.parent is not None and not node.children and len(node.tokens) <= len(sought) - start:
-                start -= len(node.tokens)
-                shorter, node = node, node.parent
-                self._drop(shorter)
-            node = self._add(node, sought[start:], [tensor[:, :, start : len(sought)].clone() for tensor in source])
-        self._use(node)
-        if self._bytes(node) > self._most_bytes:  # others would go in vain
-            self._evict(node)
-        self._shrink_to(self._most_bytes)
+        # What this one alone continues becomes a part of it, unless it is longer: so a conversation of many turns has
+        # few nodes.
+        while node.parent is not None and not node.children and len(node.tokens) <= len(sought) - start:
+            start -= len(node.tokens)
+            shorter, node = node, node.parent
+            self._drop(shorter)
+        self._add(node, sought[start:], [tensor[:, :, start : len(sought)] for tensor in source])
 
     def forget(self, tokens: Sequence[int]) -> None:
         """Forget what is kept of these tokens, apart from what other conversations have in common with them."""
@@ -110,39 +105,48 @@ class KeptPrefixes:
     def limit(self, most_bytes: int) -> None:
         """Take no more than so many bytes of the device's memory from now on."""
         self._most_bytes = most_bytes
-        self._shrink_to(most_bytes)
+        self._shrink()
 
-    def _shrink_to(self, most_bytes: int) -> None:
-        while self.device_bytes > most_bytes and self._on_device:
-            self._evict(next(iter(self._on_device)))
+    def _shrink(self) -> None:
+        """Move what was not used for the longest time to the host, and forget what the host has no room for."""
+        while self.device_bytes > self._most_bytes or self.host_bytes > self._most_host_bytes:
+            if self.host_bytes > self._most_host_bytes:
+                self._drop(next(iter(self._on_host)))
+                continue
+            node = next(iter(self._on_device))
+            if self._bytes(node) > self._most_host_bytes:
+                self._drop(node)
+            else:
+                self._count(node, self._on_host)
+                node.key_values = [tensor.to("cpu") for tensor in node.key_values]
 
-    def _evict(self, node: _Node) -> None:
-        """Move a node from the device to the host, or forget it if there is no room for it."""
-        if self._bytes(node) > self._most_host_bytes:
-            self._drop(node)
-            return
-        self._set_tier(node, is_on_host=True)
-        while self.host_bytes > self._most_host_bytes:
-            self._drop(next(iter(self._on_host)))
-
-    def _bring_to_device(self, absent: list[_Node]) -> None:
-        """Bring nodes of a path, parents first, to the device, as far as there is room."""
-        self._shrink_to(max(self._most_bytes - sum(map(self._bytes, absent)), 0))
+    def _bring_to_device(self, path: list[_Node]) -> None:
+        """Use nodes, each of which continues the one before, and bring them to the device as far as there is room."""
+        absent = [node for node in path if node in self._on_host]
         for node in absent:
-            if node not in self._on_host or self.device_bytes + self._bytes(node) > self._most_bytes:
-                break
-            self._set_tier(node, is_on_host=False)
-            self._use(node)
+            self._count(node, self._on_device)
+        if path:
+            self._use(path[-1])
+        self._shrink()
+        for node in absent:
+            if node in self._on_device:
+                node.key_values = [tensor.to(self._layout.device) for tensor in node.key_values]
 
-    def _set_tier(self, node: _Node, *, is_on_host: bool) -> None:
-        source, target = (self._on_device, self._on_host) if is_on_host else (self._on_host, self._on_device)
-        del source[node]
-        target[node] = None
-        device = "cpu" if is_on_host else self._layout.device
-        node.key_values = [tensor.to(device) for tensor in node.key_values]
-        size = self._bytes(node) if is_on_host else -self._bytes(node)
-        self.host_bytes += size
-        self.device_bytes -= size
+    def _count(self, node: _Node, tier: OrderedDict[_Node, None] | None) -> None:
+        """Count a node in a tier, as the last one that was used, and no longer in the one where it was, if any."""
+        size = self._bytes(node)
+        if node in self._on_device:
+            del self._on_device[node]
+            self.device_bytes -= size
+        elif node in self._on_host:
+            del self._on_host[node]
+            self.host_bytes -= size
+        if tier is self._on_device:
+            self.device_bytes += size
+        elif tier is self._on_host:
+            self.host_bytes += size
+        if tier is not None:
+            tier[node] = None
 
     def _bytes(self, node: _Node) -> int:
         return len(node.tokens) * self._layout.token_bytes
@@ -165,11 +169,14 @@ class KeptPrefixes:
             (self._on_device if node in self._on_device else self._on_host).move_to_end(node)
             node = node.parent
 
-    def _add(self, parent: _Node, tokens: array[int], key_values: KeyValues) -> _Node:
-        node = parent.children[tokens[0]] = _Node(parent, tokens, key_values)
-        self._on_device[node] = None
-        self.device_bytes += self._bytes(node)
-        return node
+    def _add(self, parent: _Node, tokens: array[int], key_values: KeyValues) -> None:
+        tier = self._on_host if parent in self._on_host else self._on_device
+        device = "cpu" if tier is self._on_host else self._layout.device
+        node = _Node(parent, tokens, [tensor.to(device, copy=True) for tensor in key_values])
+        parent.children[tokens[0]] = node
+        self._count(node, tier)
+        self._use(node)
+        self._shrink()
 
     def _split(self, node: _Node, count: int) -> _Node:
         """Split the first tokens of a node off as its parent, and return that."""
@@ -192,12 +199,7 @@ class KeptPrefixes:
         while dropped:
             each = dropped.pop()
             dropped.extend(each.children.values())
-            if each in self._on_device:
-                del self._on_device[each]
-                self.device_bytes -= self._bytes(each)
-            else:
-                del self._on_host[each]
-                self.host_bytes -= self._bytes(each)
+            self._count(each, None)
 
 
 def _common(tokens: array[int], others: array[int]) -> int:
