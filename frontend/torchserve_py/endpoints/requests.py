@@ -22,7 +22,7 @@ _PRIORITY_DIGITS: Final = 20
 #: How long a client waits for its answer (milliseconds, as `clientTimeoutInMills` in TorchServe's configuration; 0: no
 #: limit). The first header that a request has counts. Over gRPC it is the deadline of the call.
 _TIMEOUT_HEADERS: Final = ("ts_request_timeout", "x-request-timeout-ms")
-_TIMEOUT_KEYS: Final = frozenset(name.encode() for name in _TIMEOUT_HEADERS)
+TIMEOUT_KEYS: Final = frozenset(name.encode() for name in _TIMEOUT_HEADERS)
 _TIMEOUT_DIGITS: Final = 12
 
 
@@ -94,7 +94,7 @@ def seconds_left(request: Request) -> float | None:
 
     Raises EndpointError: the header is not a time.
     """
-    if _TIMEOUT_KEYS.isdisjoint(request.headers.raw):
+    if TIMEOUT_KEYS.isdisjoint(request.headers.raw):
         return None
     for name in _TIMEOUT_HEADERS:
         if (text := request.headers.get(name)) is not None:

@@ -24,7 +24,7 @@ from torchserve_py.endpoints.credentials import Credential
 from torchserve_py.endpoints.failures import Failure
 from torchserve_py.endpoints.openapi import Operation
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template
-from torchserve_py.endpoints.requests import priority_of, seconds_left, split_path
+from torchserve_py.endpoints.requests import TIMEOUT_KEYS, priority_of, seconds_left, split_path
 from torchserve_py.endpoints.responses import AlreadySent, Answer, Responses
 from torchserve_py.endpoints.token_authorization import Authorization, TokenType
 from torchserve_py.net.admission import Admission, ConnectionBudget
@@ -199,12 +199,13 @@ class EndpointContext:
 
         Raises EndpointError: the request's key is not for the model, or its time limit is invalid.
         """
-        model = call.model
+        model, request = call.model, call.request
         assert model is not None, "workflows have their own calls"
         call.body = body
         if self.tokens is not None:
-            call.account = self.account(call.request, model.name)
-        call.answer_in = seconds_left(call.request)
+            call.account = request.credential.account(model.name)
+        if not TIMEOUT_KEYS.isdisjoint(request.headers.raw):
+            call.answer_in = seconds_left(request)
         self.serving.submit(model, call)
         return call
 
