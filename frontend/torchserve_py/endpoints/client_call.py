@@ -353,7 +353,7 @@ class TorchServeDialect(HttpDialect):
     has_torchserve_words: ClassVar[bool] = True
 
     def __init__(self, sequence_header: str = "") -> None:
-        self._sequence_header = sequence_header
+        self._sequence_header, self._sequence_key = sequence_header, sequence_header.lower()
         self._hint = (
             f"the request named no sequence, so it began one of its own; send {sequence_header} to continue this one"
         )
@@ -380,14 +380,15 @@ class TorchServeDialect(HttpDialect):
 
     def _named(self, headers: Headers, call: HttpCall) -> Headers:
         """Add the header that names the sequence, unless the handler has set it."""
-        if (sequence := call.sequence) is None or _has(headers, self._sequence_header):
+        if (sequence := call.sequence) is None or _has(headers, self._sequence_key):
             return headers
         named = (*headers, (self._sequence_header, sequence.id))
         return (*named, (SEQUENCE_HINT, self._hint)) if sequence.is_made_up else named
 
 
-def _has(headers: Headers, name: str) -> bool:
-    return name.lower() in [each.lower() for each, _ in headers]
+def _has(headers: Headers, key: str) -> bool:
+    """Return whether there is a header with this name, which is given in lower case."""
+    return key in [name.lower() for name, _ in headers]
 
 
 #: The dialect of routes that name no other.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.base.settings.table import Settings
@@ -26,7 +26,7 @@ from torchserve_py.endpoints.openapi import Operation
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template
 from torchserve_py.endpoints.requests import priority_of, split_path
 from torchserve_py.endpoints.responses import AlreadySent, Answer, Responses
-from torchserve_py.endpoints.time_limits import read_time_limits
+from torchserve_py.endpoints.time_limits import TIME_KEYS, read_time_limits
 from torchserve_py.endpoints.token_authorization import Authorization, TokenType
 from torchserve_py.net.admission import Admission, ConnectionBudget
 from torchserve_py.net.http1.request import Request
@@ -180,6 +180,7 @@ class EndpointContext:
             self._shared[make] = make(self)
         return cast(T, self._shared[make])
 
+    @overload
     def call_of(
         self,
         request: Request,
@@ -187,8 +188,29 @@ class EndpointContext:
         model: ServedModel,
         headers: tuple[tuple[str, str], ...] = (),
         protocol: str | None = None,
-        kind: type[AnyHttpCall] = HttpCall,  # type: ignore[assignment]
-    ) -> AnyHttpCall:
+    ) -> HttpCall: ...
+
+    @overload
+    def call_of(
+        self,
+        request: Request,
+        dialect: HttpDialect,
+        model: ServedModel,
+        headers: tuple[tuple[str, str], ...] = (),
+        protocol: str | None = None,
+        *,
+        kind: type[AnyHttpCall],
+    ) -> AnyHttpCall: ...
+
+    def call_of(
+        self,
+        request: Request,
+        dialect: HttpDialect,
+        model: ServedModel,
+        headers: tuple[tuple[str, str], ...] = (),
+        protocol: str | None = None,
+        kind: type[HttpCall] = HttpCall,
+    ) -> HttpCall:
         """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
         Raises EndpointError: the header for the priority is invalid.
@@ -203,12 +225,13 @@ class EndpointContext:
 
         Raises EndpointError: the request's key is not for the model, or a time limit is invalid.
         """
-        model = call.model
+        model, request = call.model, call.request
         assert model is not None, "workflows have their own calls"
         call.body = body
         if self.tokens is not None:
-            call.account = self.account(call.request, model.name)
-        read_time_limits(call)
+            call.account = request.credential.account(model.name)
+        if not TIME_KEYS.isdisjoint(request.headers.raw):
+            read_time_limits(call)
         self.serving.submit(model, call)
         return call
 

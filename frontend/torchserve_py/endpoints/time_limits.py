@@ -18,7 +18,6 @@ from torchserve_py.net.http1.request import Request
 #: How long a client waits for its answer (milliseconds, as `clientTimeoutInMills` in TorchServe's configuration; 0: no
 #: limit). The first header that a request has counts. Over gRPC it is the deadline of the call.
 _TIMEOUT_HEADERS: Final = ("ts_request_timeout", "x-request-timeout-ms")
-_TIMEOUT_KEYS: Final = frozenset(name.encode() for name in _TIMEOUT_HEADERS)
 _TIMEOUT_DIGITS: Final = 12
 #: By when an answer is of use, the period in which a session sends its steps (both in milliseconds), what becomes of a
 #: step that cannot be in time, and whether a session without room for a guarantee goes on without one.
@@ -30,17 +29,16 @@ _DROPS: Final = {None: False, "run": False, "drop": True}
 #: What a time must be less than (milliseconds): more than a day.
 MOST_MILLISECONDS: Final = 100_000_000
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,8}(\.[0-9]{1,3})?")
-_KEYS: Final = _TIMEOUT_KEYS.union(name.encode() for name in (DEADLINE, PERIOD))
+#: The headers of which a request must have one for `read_time_limits` to find anything.
+TIME_KEYS: Final = frozenset(name.encode() for name in (*_TIMEOUT_HEADERS, DEADLINE, PERIOD))
 
 
 def read_time_limits(call: HttpCall) -> None:
-    """Note how much time a call over HTTP has; it began with the request's head.
+    """Note how much time a call over HTTP has, whose request has one of `TIME_KEYS`; it began with the request's head.
 
     Raises EndpointError: a header has no such value.
     """
     request = call.request
-    if _KEYS.isdisjoint(request.headers.raw):
-        return
     call.answer_in = _seconds_left(request)
     waited = request.connection.loop.time() - request.arrived
     read_deadline(call, request.headers.get, "Header", waited)

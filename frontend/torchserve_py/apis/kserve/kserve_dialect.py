@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
 from torchserve_py.endpoints.failures import INTERNAL, Failure
-from torchserve_py.endpoints.responses import JSON_TYPE, Answer, Headers, json_answer
+from torchserve_py.endpoints.responses import JSON_TYPE, Answer, json_answer
 
 _EVENT: Final = "ce-specversion"
 #: The variables with which KServe's servers are told of the events that they answer with.
@@ -40,7 +40,7 @@ class KServeDialect(TorchServeDialect):
         return answer._replace(headers=(*answer.headers, *added)) if added else answer
 
 
-def event_headers(model: str) -> Headers:
+def event_headers(model: str) -> tuple[tuple[str, str], ...]:
     """Return the headers that make an answer of a model an event."""
     return (
         (_EVENT, "1.0"),

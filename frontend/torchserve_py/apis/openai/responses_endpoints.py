@@ -344,7 +344,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         claim: StepClaim,
     ) -> AnyHttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
-        made = self.context.call_of(request, DIALECT, model, headers, OPENAI, kind)
+        made = self.context.call_of(request, DIALECT, model, headers, OPENAI, kind=kind)
         if model.is_stateful:
             made.sequence = self.sequences.of_values(f"{SEQUENCE_PREFIX}{sequence}", call.is_new or None, None, claim)
             made.headers = (*made.headers, *made.sequence.headers)
