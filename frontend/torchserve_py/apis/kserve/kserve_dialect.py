@@ -5,13 +5,14 @@ A request is a binary CloudEvent if it has the header ``ce-specversion``.
 
 import os
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
 from torchserve_py.endpoints.failures import INTERNAL, Failure
-from torchserve_py.endpoints.responses import JSON_TYPE, Answer, Headers, json_answer
+from torchserve_py.endpoints.responses import JSON_TYPE, Answer, json_answer
 
 _EVENT: Final = "ce-specversion"
 #: The variables with which KServe's servers are told of the events that they answer with.
@@ -40,7 +41,7 @@ class KServeDialect(TorchServeDialect):
         return answer._replace(headers=(*answer.headers, *added)) if added else answer
 
 
-def event_headers(model: str) -> Headers:
+def event_headers(model: str) -> Sequence[tuple[str, str]]:
     """Return the headers that make an answer of a model an event."""
     return (
         (_EVENT, "1.0"),
