@@ -103,8 +103,6 @@ class Route:
 
 
 T = TypeVar("T")
-#: A call over HTTP, or a kind of calls.
-AnyHttpCall = TypeVar("AnyHttpCall", bound=HttpCall)
 
 
 class PredictPath(NamedTuple):
@@ -186,8 +184,8 @@ class EndpointContext:
         model: ServedModel,
         headers: tuple[tuple[str, str], ...] = (),
         protocol: str | None = None,
-        kind: type[AnyHttpCall] = HttpCall,  # type: ignore[assignment]
-    ) -> AnyHttpCall:
+        kind: type[HttpCall] = HttpCall,
+    ) -> HttpCall:
         """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
         Raises EndpointError: the header for the priority is invalid.
@@ -197,7 +195,7 @@ class EndpointContext:
         call.priority = priority_of(request)
         return call
 
-    def submit(self, call: AnyHttpCall, body: Any) -> AnyHttpCall:
+    def submit(self, call: HttpCall, body: Any) -> HttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
         Raises EndpointError: the request's key is not for the model, or its time limit is invalid.
