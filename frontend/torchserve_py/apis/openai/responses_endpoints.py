@@ -239,7 +239,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         assert isinstance(made, TurnCall), "a call of that kind"
         made.passed = passed
         made.fork = lambda history: self._fork(request, body, model, sequence, call, history)
-        made.run = lambda part: self._run(request, body[call.history :], model, sequence, bytes(part.body))
+        made.run = lambda part: self._made_later(request, body[call.history :], model, sequence, bytes(part.body))
         try:
             return self.context.submit(made, body)
         except Exception:
@@ -257,7 +257,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
     # In the background
 
-    def _run(self, request: Request, body: bytes, model: ServedModel, sequence: str, response: bytes) -> Reply:
+    def _made_later(self, request: Request, body: bytes, model: ServedModel, sequence: str, response: bytes) -> Reply:
         """Make sure that a response is made; return it as it is, or its events if the request asks for a stream."""
         made = self._background(request, model, sequence, json.loads(response)["id"])
         self._runs.ensure(made)
