@@ -46,11 +46,13 @@ class ScriptRuntime(TorchServeHandler):
 
     def _find_reader(self, protocol: str | None) -> RowReader:
         if protocol is not None:
-            raise RowFailure(501, "A script inference.py is called at /invocations and /predictions/{model} only.")
-        return _read_row
+            raise RowFailure(
+                501, "A script for SageMaker has no tensors: send its body to /invocations or /predictions/{model}."
+            )
+        return read_row
 
 
-def _read_row(row: InferRow) -> Row:
+def read_row(row: InferRow) -> Row:
     """Return a row whose value ``body`` has the bytes of the request, whatever its content type is."""
     body: Buffer = b""
     if type(row.body) is list:  # a request with parameters in its query
