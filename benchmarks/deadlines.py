@@ -52,12 +52,14 @@ class Kind:
         period: From one step to the next; a step is due when the next one comes.
         seconds: What one step adds to the time of its batch.
         jitter: By which share of the period a step comes later than its turn, at the most.
+        is_aligned: Whether all sessions of the kind send at the same moments, as sensors with one clock do.
     """
 
     name: str
     period: float
     seconds: float
     jitter: float = 0.1
+    is_aligned: bool = False
 
 
 #: Frames of sound, control steps of robots, and chunks of speech for a recogniser.
@@ -66,6 +68,9 @@ MIX: Final = (
     Kind("control", 0.100, 0.001),
     Kind("speech", 0.500, 0.008),
 )
+#: A few sessions of sound beside many that send a short step each half second, all at the same moment.
+ALIGNED: Final = (Kind("sound", 0.020, 0.0005), *[Kind("sensor", 0.5, 0.0005, jitter=0.0, is_aligned=True)] * 9)
+MIXES: Final = {"steps of 0.2 to 8 ms in random phases": MIX, "equal steps, most at the same moment": ALIGNED}
 
 
 @dataclass
@@ -123,7 +128,8 @@ class Load:
 
     def add(self, kind: Kind, begins: float) -> Session:
         """Add a session that begins at a moment, in a phase of its own."""
-        session = Session(f"s{len(self.sessions)}", kind, begins + self._random.random() * kind.period)
+        phase = -begins % kind.period if kind.is_aligned else self._random.random() * kind.period
+        session = Session(f"s{len(self.sessions)}", kind, begins + phase)
         self.sessions.append(session)
         self._later(session.begins, lambda: self._step(session, session.begins))
         return session
@@ -218,19 +224,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="deadlines", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds of each load")
     seconds = parser.parse_args().seconds
-    knees = {way: knee(way, seconds) for way in (Way.first_come, Way.deadlines)}
-    for way, sessions in knees.items():
-        print(f"{way}: {ENOUGH:.1%} of the steps of {sessions} sessions are in time", flush=True)
-    best = knees[Way.deadlines]
-    for factor in (0.5, 0.75, 1.0, 1.25, 1.5, 3.0):
-        offered = max(1, round(factor * best))
-        for way in Way:
-            result = serve(way, offered, seconds)
-            print(
-                f"{offered:5} offered, {way}: {result.accepted} accepted, {result.in_time:.2%} of their steps in time,"
-                f" {result.worst:.2%} of the worst session's",
-                flush=True,
-            )
+    for name, mix in MIXES.items():
+        print(f"{name}:", flush=True)
+        knees = {way: knee(way, seconds, mix) for way in (Way.first_come, Way.deadlines)}
+        for way, sessions in knees.items():
+            print(f"  {way}: {ENOUGH:.1%} of the steps of {sessions} sessions are in time", flush=True)
+        for factor in (0.5, 1.0, 1.5, 3.0):
+            offered = max(1, round(factor * knees[Way.deadlines]))
+            for way in Way:
+                result = serve(way, offered, seconds, mix)
+                print(
+                    f"  {offered:5} offered, {way}: {result.accepted} accepted, {result.in_time:.2%} of their steps in"
+                    f" time, {result.worst:.2%} of the worst session's",
+                    flush=True,
+                )
     return 0
 
 

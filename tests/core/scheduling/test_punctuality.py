@@ -198,7 +198,7 @@ def test_a_guarantee_covers_one_step_in_a_period_and_not_the_ones_between():
     play.at(2.0).answer("a1")
     play.submit("a2", "a", timing=session())
     assert not play.job("a2").timing.is_guaranteed
-    play.at(5.0).answer("a2")
+    play.at(8.0).answer("a2")
     play.submit("a3", "a", timing=session())
     assert play.job("a3").timing.is_guaranteed
 
