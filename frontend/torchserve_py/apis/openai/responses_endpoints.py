@@ -388,7 +388,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
     def _key(self, request: Request, model: ServedModel) -> str:
         """Return the digits of the client's key. Raises EndpointError: it is not for the model."""
         account = self.context.account(request, model.name)
-        return _hash("" if account is None else account.client)[:_OF_KEY]
+        return _hash("" if account is None else account.name)[:_OF_KEY]
 
     def _new_sequence(self, request: Request, model: ServedModel, *parts: str) -> str:
         """Return a new sequence; the same for a request that is sent again, if it has a name."""

@@ -61,6 +61,10 @@ class Account(Protocol):
         """What tells the client from others."""
 
     @property
+    def name(self) -> str:
+        """The name of the key: the one that takes its place has the same."""
+
+    @property
     def weight(self) -> float:
         """How many turns it has while one with 1 has one, where requests of several clients wait."""
 
