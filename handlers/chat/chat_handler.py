@@ -77,12 +77,14 @@ class ChatHandler:
         #: The bodies of requests that wait for an earlier one of their conversation.
         self.waiting: dict[str, Any] = {}
 
-    def _load_grammars(self) -> Grammars | None:
-        """Return what makes grammars; None without llguidance, which only requests with a schema or tools need."""
+    def _load_grammars(self) -> Grammars | str:
+        """Return what makes grammars, which only requests with a schema or tools need; or why there are none."""
         try:
             return Grammars(self.text.tokenizer, self.vocabulary, self.ends)
         except ImportError:
-            return None
+            return "needs the package llguidance: pip install llguidance"
+        except ValueError as error:
+            return f"is not possible with the tokenizer of this model: {error}"
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Run one step of the model for all requests. A request has a result once there is something to send."""
@@ -206,8 +208,8 @@ class ChatHandler:
         if constraint is None and (tools is None or not (tools.is_required or tools.strict & tools.callable)):
             return None
         param = "tools" if constraint is None else constraint.param
-        if self.grammars is None:
-            raise BadRequest(f"{param} needs the package llguidance: pip install llguidance", param, UNSUPPORTED)
+        if isinstance(self.grammars, str):
+            raise BadRequest(f"{param} {self.grammars}", param, UNSUPPORTED)
         if tools is not None and self.tool_format is not None:
             return self.grammars.of_tools(tools, self.tool_format, constraint)
         assert constraint is not None, "else the answer is free"

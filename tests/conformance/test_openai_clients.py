@@ -1,7 +1,7 @@
 """Clients of language models, as their users run them, against handlers/chat with a model that has a script.
 
-They run where they are installed: in the interpreter that TS_CLIENTS_PYTHON names, or in this one. `CLIENTS` is the table
-of docs/llm.md.
+They run where they are installed: in the interpreter that TS_CLIENTS_PYTHON names, or in this one. `CLIENTS` is the
+table of docs/llm.md.
 """
 
 import os
