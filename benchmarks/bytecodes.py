@@ -35,9 +35,8 @@ LATER: Final = (
     "torchserve_py/base/logs/",
     "torchserve_py/base/metrics/",
     "torchserve_py/tools/console/",
-    "torchserve_py/ops/handler_metrics/",
     "torchserve_py/ops/log_files/",
-    "torchserve_py/ops/metric_log/",
+    "torchserve_py/ops/metrics/",
     "/logging/__init__.py",
 )
 

@@ -17,8 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict
-from torchserve_py.versions.traffic.canary_rules import CanaryRules
+from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryRules, CanaryVerdict
 from torchserve_py.versions.traffic.trial import Side, Trial
 
 Floats = NDArray[np.float64]

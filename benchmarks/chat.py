@@ -19,7 +19,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.benchmark_models import ROOT
-from ts.context import Context
 
 sys.path.insert(0, str(ROOT / "handlers" / "chat"))
 chat_decoder = importlib.import_module("chat_decoder")
@@ -80,8 +79,7 @@ def decoder_on(device: str) -> Any:
         max_position_embeddings=8192,
     )
     model = AutoModelForCausalLM.from_config(config).to(device).eval()
-    context = Context("chat", ".", None, 1, None, "")
-    return chat_decoder.Decoder(context, model, most_bytes=1 << 28, most_host_bytes=0, most_prompt=512)
+    return chat_decoder.Decoder(model, most_bytes=1 << 28, most_host_bytes=0, most_prompt=512)
 
 
 def answer(decoder: Any, conversations: list[list[int]]) -> float:

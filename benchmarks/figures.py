@@ -70,16 +70,16 @@ class SchedulerFigure(Figure):
 
 FIGURES: tuple[Figure, ...] = (
     LoadFigure(
+        name="sequences", title="32 sequences, batches of 32", unit="steps/s", goal=3.0,
+        model=torchserve.STATEFUL, load=torchserve.sequences(),
+    ),
+    LoadFigure(
         name="echo", title="echo, batch 1, 32 connections", unit="req/s", goal=5.0,
         model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 32), yardstick=BARE_AIOHTTP,
     ),
     LoadFigure(
         name="echo-batches", title="echo, batches of 8, 32 connections", unit="req/s", goal=4.0,
         model=torchserve.ECHO_BATCHES, load=torchserve.http(torchserve.ECHO_BATCHES, 32),
-    ),
-    LoadFigure(
-        name="sequences", title="32 sequences, batches of 32", unit="steps/s", goal=3.0,
-        model=torchserve.STATEFUL, load=torchserve.sequences(),
     ),
     LoadFigure(
         name="latency", title="echo, 1 connection, median", unit="ms", goal=0.4, higher_is_better=False,

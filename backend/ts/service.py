@@ -8,7 +8,7 @@ from typing import Any
 from ts.context import Context
 from ts.jobs.errors import PredictionException
 from ts.jobs.sequence_steps import Steps
-from ts.protocol.regular_files import read_regular
+from ts.protocol.yaml_files import get_yaml_config
 from ts.version import __version__
 
 __all__ = ["PREDICTION_METRIC", "EntryPoint", "PredictionException", "Service", "emit_metrics"]
@@ -20,8 +20,6 @@ PREDICTION_METRIC = "PredictionTime"
 EntryPoint = Callable[[Any, Context], Any]
 
 logger = logging.getLogger(__name__)
-
-_MOST_BYTES = 64 << 20
 
 
 class Service:
@@ -78,19 +76,3 @@ def emit_metrics(metrics: Iterable[Any]) -> None:
     """Write metrics (`ts.metrics.metric.Metric`) to standard output in the form that log readers know."""
     for metric in metrics or ():
         logger.info("[METRICS]%s", metric)
-
-
-def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
-    """Return what a YAML file holds; ``{}`` for an empty one. Raises ValueError: the file is not a YAML mapping."""
-    import yaml
-
-    text = read_regular(yaml_file_path, _MOST_BYTES)
-    try:
-        config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-    except yaml.YAMLError as error:
-        raise ValueError(f"{yaml_file_path} is not valid YAML: {error}") from error
-    if config is None:
-        return {}
-    if not isinstance(config, dict):
-        raise ValueError(f"{yaml_file_path}: expected a mapping of keys to values, got {type(config).__name__}")
-    return config

@@ -95,8 +95,9 @@ class StoreOffer(NamedTuple):
         module: The name of a module for workers with ``open_store(settings, cache)``; see
             `ts.sequences.steps.stores.store`. For operators it has ``keeps(place)``, which tells whether it has
             a store at a path or URL, and ``open_maintenance(place, create)``; see `maintenance` there.
-        keys: Which keys of ``handler.cache`` it reads. One with a ``path`` keeps states in a file, for which the server
-            has a default.
+        keys: Which keys of ``handler.cache`` (`sequences.steps.cache_config`) it reads; the others are refused with it.
+            It has none of its own: what it needs besides is part of its ``url``. One with a ``path`` keeps states in a
+            file, for which the server has a default.
         problems: Gets ``handler.cache`` with defaults. Yields what is wrong: the name of a key, and why.
     """
 
@@ -129,9 +130,10 @@ class Plugin:
     Attributes:
         name: What no other plugin is called.
         endpoints: Returns its endpoints. If two have the same path, the first gets the request. Raises
-        PluginUnavailable. listeners: Returns what opens its ports. Raises PluginUnavailable. background: Returns what
-        runs while the server does. commands: The commands of ``torchserve-py``, each with the name of its module, which
-        has ``main(argv)`` and
+            PluginUnavailable.
+        listeners: Returns what opens its ports. Raises PluginUnavailable.
+        background: Returns what runs while the server does.
+        commands: The commands of ``torchserve-py``, each with the name of its module, which has ``main(argv)`` and
             ``parser()``.
         schemas: What ``--schema`` prints, by the name that the flag takes.
         contracts: The kinds of model code that it runs, by name.

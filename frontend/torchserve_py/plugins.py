@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: The folders in `torchserve_py` that have one. If endpoints of two have the same path, the first gets the request.
 BUILT_IN: Final = (
-    "ops.metrics_config",
     "apis.open_inference",
     "contracts.truss",
     "contracts.mlserver",
+    "contracts.sagemaker",
     "apis.openai",
     "apis.realtime",
     "apis.openpi",
@@ -51,18 +51,16 @@ BUILT_IN: Final = (
     "tools.operator_tools",
     "contracts.warm_up",
     "contracts.computing",
-    "fleet.shared_state",
+    "fleet.saved_models",
     "tools.journal",
     "tools.replay",
-    "fleet.snapshots",
     "core.confinement",
     "core.forking",
     "ops.tls",
     "fleet.scaling",
-    "fleet.sleeping",
     "fleet.memory_budget",
     "apis.probes",
-    "ops.prometheus",
+    "ops.metrics",
 )
 
 

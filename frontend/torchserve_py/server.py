@@ -49,15 +49,15 @@ from torchserve_py.core.workers.launch_command import worker_package_root
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.endpoints.token_authorization import Authorization, Protection
 from torchserve_py.fleet.memory_budget.memory_room import worker_room
-from torchserve_py.fleet.restored_models import restored
+from torchserve_py.fleet.saved_models.restored_models import restored
 from torchserve_py.fleet.scaling.autoscaler import autoscaler
 from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.browser_guard import BrowserGuard
 from torchserve_py.ops.freed_memory.freed_memory import give_back_freed_memory, share_one_arena
-from torchserve_py.ops.handler_metrics.custom_metrics import CustomMetrics
 from torchserve_py.ops.log_files import setup as log_files
-from torchserve_py.ops.metric_log.metric_log import metric_lines
-from torchserve_py.ops.metrics_config.metrics_settings import listed_metrics
+from torchserve_py.ops.metrics.custom_metrics import CustomMetrics
+from torchserve_py.ops.metrics.metric_log import metric_lines
+from torchserve_py.ops.metrics.metrics_settings import listed_metrics
 from torchserve_py.ops.tls.tls import server_context
 from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.plugins import authorization, plugins

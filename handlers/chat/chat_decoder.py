@@ -1,28 +1,30 @@
-"""`Decoder`: one step of a causal transformer for many conversations at once, with their keys and values in an arena.
+"""`Decoder`: one step of a causal transformer for many conversations, with the keys and values of each in its place.
 
 Each row of a step reads the tokens that its conversation has more than keys and values of: one if it is being
 answered, a piece of its prompt if it has just come. Rows of both kinds take part in every step, so that a long prompt
 delays the answers of others by no more than its piece takes (chunked prefill: Agrawal et al., Sarathi-Serve, 2024).
+
+While a conversation runs, its keys and values stay in its place (`chat_places`), and a step writes only the new ones.
+When it rests they are kept by their tokens (`chat_prefixes`). Both share one budget, and what runs comes first.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
+from chat_attention import NAME, NotPacked, PackedStep, Part, place_cache, run
+from chat_layout import Layout
+from chat_places import Place, Places, Plan, capacity_for, most_tokens_in
 from chat_prefixes import KeptPrefixes
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
-from ts.sequence.arena import UNIT, Arena, ArenaState, Field
+from ts.jobs.device_copies import to_device
 
-if TYPE_CHECKING:
-    from ts.context import Context
-
-#: Where the time is in a tensor of keys or values that the arena gathers, without the rows: after layers and heads.
-_TIME: Final = 2
+logger = logging.getLogger(__name__)
 
 
 class Reading:
@@ -31,34 +33,22 @@ class Reading:
     Attributes:
         tokens: All tokens so far; the caller appends what was chosen.
         kept: How many of them had keys and values when the conversation was first seen.
+        read: How many tokens have keys and values.
     """
 
-    __slots__ = ("_state", "kept", "tokens")
+    __slots__ = ("_place", "kept", "read", "tokens")
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
         self.kept: int | None = None
-        self._state: ArenaState | None = None
-
-    @property
-    def read(self) -> int:
-        """How many tokens have keys and values."""
-        return 0 if self._state is None else self._state.length
-
-
-class _Layers(NamedTuple):
-    """Layers whose keys, and whose values, have the same shape: they share one field of the arena each."""
-
-    numbers: list[int]
-    keys: str
-    values: str
+        self.read = 0
+        self._place: Place | None = None
 
 
 class Decoder:
     """Runs a model step by step.
 
     Args:
-        context: The handler's context.
         model: A causal language model of transformers, on its device.
         most_bytes: The bytes that keys and values may have on the device.
         most_host_bytes: The bytes that those of conversations which rest may have in the host's memory.
@@ -67,49 +57,36 @@ class Decoder:
     Raises ValueError: the model keeps something else than keys and values, or ``most_bytes`` is too small.
     """
 
-    def __init__(
-        self, context: Context, model: Any, *, most_bytes: int, most_host_bytes: int, most_prompt: int
-    ) -> None:
+    def __init__(self, model: Any, *, most_bytes: int, most_host_bytes: int, most_prompt: int) -> None:
         self.model = model
+        self.most_bytes = most_bytes
         self._takes = set(inspect.signature(model.forward).parameters)
-        # The layers of these look back over a distance in the cache, so no row may have a gap in it.
-        text_config = model.config.get_text_config(decoder=True)
-        self._needs_no_gaps = any(
-            getattr(text_config, name, None) for name in ("sliding_window", "attention_chunk_size")
-        )
         self._most_prompt = most_prompt
-        fields, self._layers = self._layout()
-        self.arena = Arena(context, fields, most_bytes=most_bytes, device=model.device)
-        self.prefixes = KeptPrefixes(self.arena, most_host_bytes)
+        cache = DynamicCache()
+        self._run(cache, [0], [0], [0])
+        self.layout = Layout(cache.layers, model.config.model_type)
+        self._places = Places(self.layout, most_bytes)
+        self.prefixes = KeptPrefixes(self.layout, most_bytes, most_host_bytes)
+        if not self.most_tokens:
+            size = self.layout.token_bytes
+            raise ValueError(f"{most_bytes} bytes are too few for keys and values: a token of this model has {size}")
+        #: Whether one run of the model has tokens of many conversations.
+        self.is_packed = self._can_be_packed()
 
     @property
     def most_tokens(self) -> int:
         """The most tokens that one conversation can have here."""
-        return (self.arena.capacity - 1) * UNIT
+        return most_tokens_in(self.most_bytes // self.layout.token_bytes)
 
-    def _layout(self) -> tuple[dict[str, Field], list[_Layers]]:
-        """Return the fields of the arena, and which layers they are for, from what the model keeps of one token."""
-        cache, kind = DynamicCache(), self.model.config.model_type
-        self._run(torch.zeros((1, 1), dtype=torch.int64), cache)
-        if not cache.layers:
-            raise ValueError(f"this model ({kind}) keeps no keys and values, and handlers/chat knows nothing else")
-        shapes: dict[tuple[torch.Size, torch.Size, torch.dtype], list[int]] = {}
-        for number, layer in enumerate(cache.layers):
-            if type(layer) is not DynamicLayer or layer.get_seq_length() != 1:
-                raise ValueError(
-                    f"layer {number} of this model ({kind}) keeps a {type(layer).__name__}, and"
-                    " handlers/chat knows only layers that keep the keys and values of each token"
-                )
-            shape = (layer.keys[0, :, 0].shape, layer.values[0, :, 0].shape, layer.keys.dtype)
-            shapes.setdefault(shape, []).append(number)
-        fields: dict[str, Field] = {}
-        groups = []
-        for (keys, values, dtype), numbers in shapes.items():
-            group = _Layers(numbers, f"keys{len(groups)}", f"values{len(groups)}")
-            fields[group.keys] = Field((len(numbers), *keys), dtype, grows=_TIME)
-            fields[group.values] = Field((len(numbers), *values), dtype, grows=_TIME)
-            groups.append(group)
-        return fields, groups
+    @property
+    def words(self) -> int:
+        """The tokens that the model knows are those below this number."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes on the device that keys and values have."""
+        return self._places.used_bytes + self.prefixes.device_bytes
 
     # One step
 
@@ -117,141 +94,139 @@ class Decoder:
         """Read some of the tokens that were not read yet; return the logits after the last one, where that was read.
 
         Args:
-            readings: The conversations, the oldest first. If the arena cannot hold all of them, the youngest wait.
+            readings: The conversations, the oldest first. If there is no room for all of them, the youngest wait.
 
         Raises ValueError: the oldest one alone has more than `most_tokens`.
         """
-        chosen = self._choose(readings)
-        logits: dict[Reading, torch.Tensor] = {}
-        for group in (
-            {each: count for each, count in chosen.items() if count == 1},
-            {each: count for each, count in chosen.items() if count > 1},
-        ):
-            if group:
-                logits |= self._read(list(group), list(group.values()))
-        return logits
+        counts = self._choose(readings)
+        if self.is_packed:
+            return self._read_packed(counts)
+        return {each: logits for each, count in counts.items() if (logits := self._read_alone(each, count)) is not None}
 
     def keep(self, reading: Reading) -> None:
         """Keep what was read of a conversation that rests, for the next one that begins with the same tokens."""
-        if reading._state is not None:
-            self.prefixes.put(reading.tokens[: reading.read], reading._state)
-            reading._state = None
+        if reading._place is not None:
+            if reading.read:
+                self.prefixes.put(reading.tokens[: reading.read], reading._place.key_values)
+            self._leave(reading)
 
-    def _choose(self, readings: Sequence[Reading]) -> dict[Reading, int]:
-        """Return how many tokens each conversation reads in this step; the others rest, and leave their memory."""
-        chosen: dict[Reading, int] = {}
-        resting = []
-        units, prompt = 0, self._most_prompt
+    def forget(self, reading: Reading) -> None:
+        """Forget what was read of a conversation, also what was kept of it before."""
+        self.prefixes.forget(reading.tokens)
+        if reading._place is not None:
+            self._leave(reading)
+
+    def _leave(self, reading: Reading) -> None:
+        assert reading._place is not None, "the caller has checked"
+        self._places.give_back(reading._place)
+        reading._place, reading.read = None, 0
+
+    def _choose(self, readings: Sequence[Reading]) -> Mapping[Reading, int]:
+        """Give the conversations of this step their places; return how many tokens each reads. The others rest."""
+        plan, prompts = Plan(self._places, self.most_bytes), self._most_prompt
+        capacities: dict[Reading, int] = {}
         for reading in readings:
-            if resting or (reading._state is None and not prompt):
-                resting.append(reading)
-                continue
-            if reading._state is None:
-                found, reading._state = self.prefixes.longest(reading.tokens[:-1])
-                reading.kept = found if reading.kept is None else reading.kept
+            length, has = len(reading.tokens), 0 if reading._place is None else reading._place.capacity
+            needed = has if has >= length else capacity_for(length)
+            if (not has and prompts <= 0) or not plan.add(needed, has if has < needed else 0):
+                break
+            capacities[reading] = needed
+            unread = length - (reading.read if has else self.prefixes.matching(reading.tokens[:-1]))
+            prompts -= unread if unread > 1 else 0
+        if not capacities:
+            raise ValueError(
+                f"the keys and values of {len(readings[0].tokens)} tokens do not fit into {self.most_bytes} bytes,"
+                f" where there is room for {self.most_tokens}"
+            )
+        for reading in readings[len(capacities) :]:
+            self.keep(reading)
+        self.prefixes.limit(self.most_bytes - plan.used_bytes)
+        for reading, capacity in capacities.items():
+            self._settle(reading, capacity)
+        return self._shares(capacities)
+
+    def _settle(self, reading: Reading, capacity: int) -> None:
+        """Give a conversation a place of this capacity, with all that is there of its keys and values."""
+        if reading._place is None:
+            reading._place = self._places.take(capacity)
+            # The last token is always read, for its logits.
+            reading.read = self.prefixes.copy_longest(reading.tokens[:-1], reading._place.key_values)
+            reading.kept = reading.read if reading.kept is None else reading.kept
+        elif reading._place.capacity < capacity:
+            reading._place = self._places.move(reading._place, capacity, reading.read)
+
+    def _shares(self, readings: Iterable[Reading]) -> dict[Reading, int]:
+        """Return how many tokens each conversation reads; prompts share what a step reads of them, the oldest first."""
+        shares, left = {}, self._most_prompt
+        for reading in readings:
             count = len(reading.tokens) - reading.read
             if count > 1:
-                count = min(count, prompt)
-                prompt -= count
-            # One more than its tokens need: the last unit of a state that others continue, too, is copied.
-            needed = _units(reading.read + count) + 1
-            if units + needed > self.arena.capacity:
-                resting.append(reading)
-                continue
-            units += needed
+                count = min(count, left)
+                left -= count
             if count:
-                chosen[reading] = count
-        if not chosen:
-            raise ValueError(
-                f"the keys and values of {len(readings[0].tokens)} tokens do not fit into"
-                f" {self.arena.capacity * self.arena.unit_bytes} bytes, where there is room for {self.most_tokens}"
-            )
-        for reading in resting:
-            self.keep(reading)
-        self.prefixes.make_room(
-            sum(_units(each.read + count) + 1 - _units_on_device(each) for each, count in chosen.items())
-        )
-        return chosen
+                shares[reading] = count
+        return shares
 
-    def _read(self, readings: list[Reading], counts: list[int]) -> dict[Reading, torch.Tensor]:
-        width = max(counts)
-        states = [reading._state for reading in readings]
-        past = self.arena.gather(states)
-        lengths = self.arena.lengths(states)
-        longest = max(reading.read for reading in readings)
-        device = lengths.device
-        ids = torch.zeros((len(readings), width), dtype=torch.int64)
-        for row, (reading, count) in enumerate(zip(readings, counts, strict=True)):
-            ids[row, :count] = torch.tensor(reading.tokens[reading.read : reading.read + count])
-        time = torch.arange(longest, device=device)
-        if self._needs_no_gaps:
-            is_past = time >= longest - lengths[:, None]
-            past = {name: _at_the_end(tensor, lengths) for name, tensor in past.items()}
-        else:
-            is_past = time < lengths[:, None]
-        is_new = torch.arange(width) < torch.tensor(counts)[:, None]
-        cache = self._cache(past) if longest else DynamicCache()
-        output = self._run(
-            ids,
-            cache,
-            attention_mask=torch.cat([is_past, is_new.to(device)], 1).long(),
-            position_ids=lengths[:, None] + torch.arange(width, device=device),
-            logits_to_keep=torch.tensor(sorted({count - 1 for count in counts}), device=device),
-        )
-        grown = self.arena.append(states, self._entries(cache, longest), counts)
-        for reading, state in zip(readings, grown, strict=True):
-            reading._state = state
-        logits = output.logits
-        if "logits_to_keep" in self._takes:
-            place = {position: index for index, position in enumerate(sorted({count - 1 for count in counts}))}
-        else:
-            place = {position: position for position in range(width)}
-        return {
-            reading: logits[row, place[count - 1]]
-            for row, (reading, count) in enumerate(zip(readings, counts, strict=True))
-            if reading.read == len(reading.tokens)
-        }
+    # The model
 
-    def _run(self, ids: torch.Tensor, cache: DynamicCache, **arguments: torch.Tensor) -> Any:
+    def _read_packed(self, counts: Mapping[Reading, int]) -> dict[Reading, torch.Tensor]:
+        """Read tokens of many conversations in one run."""
+        parts, ids, positions, ends = [], list[int](), list[int](), list[int]()
+        for reading, count in counts.items():
+            assert reading._place is not None, "it was chosen"
+            parts.append(Part(reading._place, reading.read, count, self._places.live(reading._place)))
+            ids += reading.tokens[reading.read : reading.read + count]
+            positions += range(reading.read, reading.read + count)
+            ends.append(len(ids) - 1)
+        logits = self._run(PackedStep(parts, self.model.device), ids, positions, ends)
+        found = {}
+        for row, (reading, count) in enumerate(counts.items()):
+            reading.read += count
+            if reading.read == len(reading.tokens):
+                found[reading] = logits[row]
+        return found
+
+    def _read_alone(self, reading: Reading, count: int) -> torch.Tensor | None:
+        """Read tokens of one conversation; return the logits after its last one, None if that is not read yet."""
+        assert reading._place is not None, "it was chosen"
+        start, end = reading.read, reading.read + count
+        cache = place_cache(reading._place, start)
+        logits = self._run(cache, reading.tokens[start:end], range(start, end), [count - 1])
+        reading.read = end
+        return logits[0] if end == len(reading.tokens) else None
+
+    def _run(
+        self, cache: DynamicCache, ids: Sequence[int], positions: Sequence[int], ends: Sequence[int]
+    ) -> torch.Tensor:
+        """Run the model with a row of tokens at these positions; return the logits after those with these indices."""
         device = self.model.device
-        given = {name: value.to(device) for name, value in arguments.items() if name in self._takes}
+        tokens, where = to_device(torch.tensor([list(ids), list(positions)]), device).split(1)
+        last = to_device(torch.tensor(ends), device)
+        given = {"position_ids": where, "logits_to_keep": last}
+        given = {name: value for name, value in given.items() if name in self._takes}
         with torch.inference_mode():
-            return self.model(input_ids=ids.to(device), past_key_values=cache, use_cache=True, **given)
+            logits = run(self.model, cache, input_ids=tokens, **given).logits[0]
+        return logits if "logits_to_keep" in self._takes else logits[last]
 
-    def _cache(self, past: dict[str, torch.Tensor]) -> DynamicCache:
-        """Return gathered keys and values as the model takes them."""
-        layers: dict[int, DynamicLayer] = {}
-        for group in self._layers:
-            for place, number in enumerate(group.numbers):
-                layer = layers[number] = DynamicLayer()
-                layer.lazy_initialization(past[group.keys], past[group.values])
-                layer.keys, layer.values = past[group.keys][:, place], past[group.values][:, place]
-        cache = DynamicCache()
-        cache.layers = [layers[number] for number in sorted(layers)]
-        return cache
+    def _can_be_packed(self) -> bool:
+        """Have the model use our attention; return False, and leave it its own, if it needs more than that has."""
+        model, own = self.model, self.model.config._attn_implementation
+        why = "it has no positions of tokens, or chunks" if not self._takes_packed_tokens() else ""
+        if not why:
+            model.set_attn_implementation(NAME)
+            place = self._places.take(capacity_for(1))
+            step = PackedStep([Part(place, 0, 1, 1)], model.device)
+            try:
+                self._run(step, [0], [0], [0])
+                why = "" if step.updated == step.attended == self.layout.count else "its layers attend in another way"
+            except NotPacked as error:
+                why = str(error)
+            self._places.give_back(place)
+        if why:
+            logger.warning("Each conversation is run by itself, because of the model's attention: %s.", why)
+            model.set_attn_implementation(own)
+        return not why
 
-    def _entries(self, cache: DynamicCache, longest: int) -> dict[str, torch.Tensor]:
-        """Return the keys and values that a step has added, as the arena takes them."""
-        entries = {}
-        for group in self._layers:
-            layers = [cache.layers[number] for number in group.numbers]
-            entries[group.keys] = torch.stack([layer.keys[:, :, longest:] for layer in layers], 1)
-            entries[group.values] = torch.stack([layer.values[:, :, longest:] for layer in layers], 1)
-        return entries
-
-
-def _units(tokens: int) -> int:
-    return -(-tokens // UNIT)
-
-
-def _units_on_device(reading: Reading) -> int:
-    return 0 if reading._state is None else len(reading._state.units)
-
-
-def _at_the_end(tensor: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Move the entries of each row to the end of the time, so that what follows them is next to them."""
-    time = tensor.shape[1 + _TIME]
-    source = (torch.arange(time, device=tensor.device) - (time - lengths)[:, None]).clamp_(min=0)
-    shape = [len(lengths), *[1] * (tensor.dim() - 1)]
-    shape[1 + _TIME] = time
-    return tensor.gather(1 + _TIME, source.view(shape).expand_as(tensor))
+    def _takes_packed_tokens(self) -> bool:
+        config = self.model.config.get_text_config(decoder=True)
+        return "position_ids" in self._takes and getattr(config, "attention_chunk_size", None) is None

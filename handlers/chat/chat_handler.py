@@ -2,8 +2,8 @@
 
 A conversation is a sequence: a client sends what is new, and the server has the rest. Its state is a log of tokens, one
 entry for each turn, so that it survives the worker and, with a store, the server. The keys and values of these tokens
-are in an arena on the device; those that are missing, after a restart or because others needed the memory, are read
-again with the next turn. All conversations that are being answered take part in each step of the model (continuous
+stay on the device; those that are missing, after a restart or because others needed the memory, are read again with the
+next turn. All conversations that are being answered take part in each step of the model (continuous
 batching). A chat completion of OpenAI's API carries its whole history instead; what of it was seen before is not read
 again. Its text may contain calls of tools, or fit a JSON schema.
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 CHAT = "v1/chat/completions"
 COMPLETIONS = "v1/completions"
+_NO_NUMBERS = "The model has computed no numbers for this conversation (NaN)."
 
 
 class ChatHandler:
@@ -55,13 +56,10 @@ class ChatHandler:
         self.text = ChatText(tokenizer)
         #: How the model writes calls of tools; None if it has none.
         self.tool_format = format_of(self.text.template(tools=True))
-        most_bytes = settings.bytes_on(model.device)
-        host_bytes = most_bytes if settings.kv_host_bytes is None else settings.kv_host_bytes
         self.decoder = Decoder(
-            context,
             model,
-            most_bytes=most_bytes,
-            most_host_bytes=host_bytes,
+            most_bytes=settings.bytes_on(model),
+            most_host_bytes=settings.host_bytes_beside(model.device),
             most_prompt=settings.prefill_tokens,
         )
         text_config = model.config.get_text_config(decoder=True)
@@ -77,14 +75,15 @@ class ChatHandler:
         #: The bodies of requests that wait for an earlier one of their conversation.
         self.waiting: dict[str, Any] = {}
 
-    def _load_grammars(self) -> Grammars | str:
-        """Return what makes grammars, which only requests with a schema or tools need; or why there are none."""
+    def _load_grammars(self) -> Grammars | None:
+        """Return what makes grammars; None if nothing can, which only requests with a schema or tools notice."""
         try:
             return Grammars(self.text.tokenizer, self.vocabulary, self.ends)
         except ImportError:
-            return "needs the package llguidance: pip install llguidance"
+            self.why_no_grammars = "needs the package llguidance: pip install llguidance"
         except ValueError as error:
-            return f"is not possible with the tokenizer of this model: {error}"
+            self.why_no_grammars = f"is not possible with this model's tokenizer, which llguidance refuses: {error}"
+        return None
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Run one step of the model for all requests. A request has a result once there is something to send."""
@@ -182,9 +181,6 @@ class ChatHandler:
     ) -> Turn:
         """Return an answer that begins. Raises BadRequest."""
         options = asked.options
-        outside = [token for token in (*prompt, *dict(options.penalties.bias)) if not 0 <= token < self.vocabulary]
-        if outside:
-            raise BadRequest(f"{outside[0]} is not a token of this model; it has {self.vocabulary}, from 0 on.")
         marks = self.tool_format.marks if self.tool_format is not None and asked.tools is not None else ()
         turn = Turn(
             log,
@@ -196,6 +192,7 @@ class ChatHandler:
             grammar=grammar and grammar.copy(),
         )
         self._limit(turn)
+        self._check(turn)
         return turn
 
     def _grammar(self, asked: Asked) -> Grammar | None:
@@ -208,8 +205,8 @@ class ChatHandler:
         if constraint is None and (tools is None or not (tools.is_required or tools.strict & tools.callable)):
             return None
         param = "tools" if constraint is None else constraint.param
-        if isinstance(self.grammars, str):
-            raise BadRequest(f"{param} {self.grammars}", param, UNSUPPORTED)
+        if self.grammars is None:
+            raise BadRequest(f"{param} {self.why_no_grammars}", param, UNSUPPORTED)
         if tools is not None and self.tool_format is not None:
             return self.grammars.of_tools(tools, self.tool_format, constraint)
         assert constraint is not None, "else the answer is free"
@@ -245,26 +242,42 @@ class ChatHandler:
             )
         turn.options = turn.options._replace(most_tokens=min(turn.options.most_tokens, self.most_tokens - count))
 
+    def _check(self, turn: Turn) -> None:
+        """Raise BadRequest if a token is none of the model's: in a step that would fail all others, too."""
+        words = self.decoder.words
+        outside = [
+            token for token in (*turn.reading.tokens, *dict(turn.options.penalties.bias)) if not 0 <= token < words
+        ]
+        if outside:
+            raise BadRequest(f"{outside[0]} is no token of this model: this model knows the tokens 0 to {words - 1}.")
+
     def _step(self) -> None:
         """Run one step, which gives a token to each answer whose prompt was read."""
         running = [(reply, turn) for reply in self.replies.values() for turn in reply.running]
         if not running:
             return
         logits = self.decoder.step([turn.reading for _, turn in running])
+        read = [(reply, turn) for reply, turn in running if turn.reading in logits]
+        if not read:
+            return
+        are_numbers = torch.stack([logits[turn.reading] for _, turn in read]).amax(-1).isfinite().tolist()
         ready: list[tuple[Reply, Turn]] = []
         shaped = []
-        for reply, turn in running:
-            if turn.reading in logits:
-                try:
-                    shaped.append(turn.shaped(logits[turn.reading], self.ends))
-                    ready.append((reply, turn))
-                except GrammarFailed as error:
-                    reply.failure = str(error)
+        for (reply, turn), is_number in zip(read, are_numbers, strict=True):
+            if not is_number:
+                self.decoder.forget(turn.reading)
+                reply.failure = _NO_NUMBERS
+                continue
+            try:
+                shaped.append(turn.shaped(logits[turn.reading], self.ends))
+                ready.append((reply, turn))
+            except GrammarFailed as error:
+                reply.failure = str(error)
         if not ready:
             return
         turns = [turn for _, turn in ready]
         tokens = choose(
-            torch.stack(shaped),
+            torch.stack(shaped)[:, : self.decoder.words],
             [turn.options.sampling for turn in turns],
             [uniform(turn.seed, turn.draws) if turn.options.sampling.temperature else 0.0 for turn in turns],
         )
@@ -323,14 +336,14 @@ class ChatHandler:
         return json.dumps({"error": {"message": str(error)} | about})
 
     def _describe(self) -> dict[str, Any]:
-        model, arena = self.decoder.model, self.decoder.arena
+        model = self.decoder.model
         return {
             "model_type": model.config.model_type,
             "parameters": model.num_parameters(),
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
             "most_tokens": self.most_tokens,
-            "kv_bytes": {"used": arena.used_bytes, "all": arena.capacity * arena.unit_bytes},
+            "kv_bytes": {"used": self.decoder.used_bytes, "all": self.decoder.most_bytes},
             "kept_prefixes": len(self.decoder.prefixes),
             "state": "log of tokens",
         }

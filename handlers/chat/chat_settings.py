@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,8 +16,15 @@ if TYPE_CHECKING:
     from ts.context import Context
 
 _GIB: Final = 1 << 30
-#: The share of a GPU's free memory, once the model is loaded, that keys and values get.
-_SHARE_OF_GPU: Final = 0.8
+#: The share that keys and values get of the memory of a GPU that is free beside a step of the model.
+_SHARE_OF_GPU: Final = 0.9
+#: What choosing a token takes (bytes) for each token that the model knows: its score, in several forms.
+_CHOICE: Final = 48
+#: What the keys and values of conversations that rest may take of the host's memory: at most, and as a share of all.
+_MOST_ON_HOST: Final = 4 * _GIB
+_SHARE_OF_HOST: Final = 8
+_UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_UNITS_OF_TWO: Final = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
 class Settings(NamedTuple):
@@ -25,7 +34,9 @@ class Settings(NamedTuple):
         folder: Where the model is, as Hugging Face's `save_pretrained` writes it.
         dtype: The type of the weights, and of keys and values; "auto" for that of the checkpoint.
         kv_bytes: What keys and values may take on the device; None to take what is right for it.
-        kv_host_bytes: What those of conversations that rest may take in the host's memory; None for as much.
+        kv_host_bytes: What those of conversations that rest may take in the host's memory; None for what is right.
+        memory: What the worker may take of its GPU: the key ``memory``; None for any part of it.
+        rows: The requests that are answered at a time, at most.
         prefill_tokens: The tokens of prompts that one step of the model reads.
         system: The system message of conversations that begin without one.
         options: How an answer is made if the request does not say.
@@ -35,6 +46,8 @@ class Settings(NamedTuple):
     dtype: Any
     kv_bytes: int | None
     kv_host_bytes: int | None
+    memory: int | None
+    rows: int
     prefill_tokens: int
     system: str | None
     options: Options
@@ -57,16 +70,58 @@ class Settings(NamedTuple):
             dtype if dtype == "auto" else getattr(torch, dtype),
             read("kv_bytes", None, _is_count, "a number of bytes"),
             read("kv_host_bytes", None, _is_count_or_zero, "a number of bytes"),
+            _bytes_in(config.get("memory")),
+            int(config.get("batchSize") or 1),
             read("prefill_tokens", 512, _is_count, "a number of tokens"),
             read("system", None, _is_text, "a text"),
             Options(read("max_tokens", 256, _is_count, "a number of tokens"), sampling),
         )
 
-    def bytes_on(self, device: torch.device) -> int:
-        """Return what keys and values may take on the device that the model was loaded to."""
+    def bytes_on(self, model: Any) -> int:
+        """Return what keys and values may take on the device that a model was loaded to."""
         if self.kv_bytes is not None:
             return self.kv_bytes
-        return int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_GPU) if device.type == "cuda" else _GIB
+        if model.device.type != "cuda":
+            return _GIB
+        for_a_step = _bytes_of_a_run(model, self.prefill_tokens)
+        for_a_step += self.rows * model.get_input_embeddings().weight.shape[0] * _CHOICE
+        free, total = torch.cuda.mem_get_info(model.device)
+        if self.memory is not None:
+            free = min(free, self.memory - torch.cuda.memory_reserved(model.device))
+        bytes_ = int((free - for_a_step) * _SHARE_OF_GPU)
+        if bytes_ <= 0:
+            raise ValueError(
+                f"no memory is left for keys and values: of the GPU's {total} bytes {free} are free for this model, and"
+                f" a step takes {for_a_step}; free some, or make batchSize or handler.prefill_tokens smaller"
+            )
+        return bytes_
+
+    def host_bytes_beside(self, device: torch.device) -> int:
+        """Return what those that rest may take of the host's memory, beside what they take of a device."""
+        if self.kv_host_bytes is not None:
+            return self.kv_host_bytes
+        if device.type == "cpu":
+            return 0  # there is nothing beside it
+        return min(_MOST_ON_HOST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE_OF_HOST)
+
+
+def _bytes_of_a_run(model: Any, tokens: int) -> int:
+    """Return the bytes of a GPU that a run of a model takes and frees again."""
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    with torch.inference_mode():
+        model(input_ids=torch.zeros((1, tokens), dtype=torch.int64, device=model.device))
+    taken = torch.cuda.max_memory_allocated(model.device) - before
+    torch.cuda.empty_cache()
+    return taken
+
+
+def _bytes_in(value: Any) -> int | None:
+    """Return the bytes of a size as the server takes it, such as 2GB or 1.5GiB, which it has checked."""
+    if value is None or isinstance(value, int):
+        return value
+    number, unit = re.match(r"\s*([0-9.]+)\s*([a-z]*?)b?\s*$", str(value).lower()).groups()  # type: ignore[union-attr]
+    return int(float(number) * (_UNITS | _UNITS_OF_TWO)[unit])
 
 
 class _Keys:

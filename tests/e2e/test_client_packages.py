@@ -115,11 +115,14 @@ def test_the_npm_package_has_the_module_and_types_of_all_that_it_exports(tmp_pat
     module = Path(torchserve_py.client.__file__).with_name("live-session.js")
     (tmp_path / "frontend/torchserve_py/client").mkdir(parents=True)
     shutil.copy(module, tmp_path / "frontend/torchserve_py/client")
-    packed = run("npm", "pack", "--silent", folder=tmp_path / "clients" / "npm").strip().splitlines()[-1]
+    command = "npm pack --silent ./clients/npm"
+    for page in ("docs/client.md", "clients/npm/README.md"):
+        assert command.replace(" --silent", "") in (ROOT / page).read_text().replace(" --silent", "").replace("\n", " ")
+    packed = run(*command.split(), folder=tmp_path).strip().splitlines()[-1]
     page = tmp_path / "page"
     page.mkdir()
     (page / "package.json").write_text('{"type": "module", "private": true}')
-    run("npm", "install", "--silent", "--offline", "--no-audit", tmp_path / "clients/npm" / packed, folder=page)
+    run("npm", "install", "--silent", "--offline", "--no-audit", tmp_path / packed, folder=page)
     installed = page / "node_modules" / "torchserve-py-client"
     assert json.loads((installed / "package.json").read_text())["version"] == __version__
     assert sorted(path.name for path in installed.iterdir()) == [

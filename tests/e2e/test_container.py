@@ -1,6 +1,7 @@
 """The container's entry point starts real servers as SageMaker, Vertex AI and KServe expect them."""
 
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,6 +42,87 @@ def test_sagemaker(tmp_path: Path, port: int) -> None:
         assert requests.get(f"{server.inference}/ping", timeout=180).status_code == 200
         answer = requests.post(f"{server.inference}/invocations", json=[1, 2], timeout=180)
         assert answer.json() == {"twice": [2, 4]}
+
+
+SCRIPT = """
+import os
+import time
+
+
+def model_fn(model_dir):
+    while not os.path.exists(os.path.join(model_dir, "weights")):
+        time.sleep(0.05)
+    if os.path.exists(os.path.join(model_dir, "too_large")):
+        raise MemoryError
+    return os.path.basename(model_dir)
+
+
+def transform_fn(model, body, content_type, accept):
+    import packaged
+
+    return {"model": model, "value": packaged.VALUE}
+"""
+
+
+def script_folder(directory: Path, *files: str) -> Path:
+    """Return the folder of a model for SageMaker, whose script needs a package that its requirements bring."""
+    code = directory / "code"
+    code.mkdir(parents=True)
+    (code / "inference.py").write_text(SCRIPT)
+    wheel = code / "packaged-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("packaged.py", "VALUE = 7\n")
+        about = "packaged-1.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: packaged\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    (code / "requirements.txt").write_text(f"{wheel}\n")
+    for file in files:
+        (directory / file).touch()
+    return directory
+
+
+def test_sagemaker_with_a_script(tmp_path: Path, port: int) -> None:
+    folder = script_folder(tmp_path / "answer")
+    variables = {
+        "SM_MODEL_DIR": str(folder),
+        "SAGEMAKER_BIND_TO_PORT": str(port),
+        "SAGEMAKER_TS_MIN_WORKERS": "1",
+        "SAGEMAKER_MAX_PAYLOAD_IN_MB": "20",
+    }
+    with container(["serve"], variables) as server:
+        server.inference = f"http://127.0.0.1:{port}"
+        early = requests.get(f"{server.inference}/ping", timeout=180)
+        assert (early.status_code, "does not have its minimum of workers" in early.text) == (503, True)
+        (folder / "weights").touch()
+        server.wait_ready()
+        assert requests.get(f"{server.inference}/ping", timeout=180).status_code == 200
+        answer = requests.post(f"{server.inference}/invocations", "x", timeout=180)
+        assert answer.json() == {"model": "answer", "value": 7}
+        batch = requests.get(f"{server.inference}/execution-parameters", timeout=180).json()
+        assert batch == {"MaxConcurrentTransforms": 1, "BatchStrategy": "MULTI_RECORD", "MaxPayloadInMB": 20}
+
+
+def test_sagemaker_with_several_scripts(tmp_path: Path, port: int) -> None:
+    variables = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": str(port)}
+    with container(["serve"], variables):
+        address = f"http://127.0.0.1:{port}"
+        assert requests.get(f"{address}/ping", timeout=180).status_code == 200
+
+        def load(name: str, *files: str) -> requests.Response:
+            body = {"model_name": name, "url": str(script_folder(tmp_path / name, *files))}
+            return requests.post(f"{address}/models", json=body, timeout=180)
+
+        assert load("one", "weights").status_code == 200
+        assert load("large", "weights", "too_large").status_code == 507
+        listed = requests.get(f"{address}/models", timeout=180).json()["models"]
+        assert [each["modelName"] for each in listed] == ["one"]
+        answer = requests.post(f"{address}/models/one/invoke", "x", timeout=180)
+        assert answer.json() == {"model": "one", "value": 7}
+        target = {"X-Amzn-SageMaker-Target-Model": "one.tar.gz"}
+        assert requests.post(f"{address}/invocations", "x", headers=target, timeout=180).json() == answer.json()
+        assert requests.delete(f"{address}/models/one", timeout=180).status_code == 200
+        assert requests.post(f"{address}/models/one/invoke", "x", timeout=180).status_code == 404
 
 
 def test_vertex(tmp_path: Path, port: int) -> None:

@@ -1,18 +1,22 @@
-"""The wheel and the sdist: complete, accepted by the package index, and enough to serve a request."""
+"""What a release publishes: complete, fit for the package index, enough to serve, and installed as the pages say."""
 
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.e2e import documents
 from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, model_folder
+from tests.e2e.workplace import Workplace
 
 from torchserve_py.version import __version__
 
@@ -22,42 +26,48 @@ def handle(data, context):
     if data is not None:
         return [row["body"].upper() for row in data]
 """
+REPOSITORY = "https://host.example/team/torchserve-py"
+#: Those with pages, besides the one on top.
+FOLDERS = ("docs", "handlers", "clients")
+#: Every link of a README, those within a page aside.
+LINK = re.compile(r"\]\((?!#)([^)]+)\)")
+#: What an installation of this project names in a page: a checkout with extras, or a folder of it.
+INSTALLED = re.compile(r"pip install ([^`\n#]*)")
 MADE_BY_PYTHON = shutil.ignore_patterns("__pycache__", "*.py[cod]", "*.egg-info")
 
 
-def run(*command: str | Path, directory: Path | None = None) -> str:
+def run(*command: str | Path, directory: Path | None = None, errors: bool = False) -> str:
+    """Run a command, which must succeed; return what it prints, with or without its errors."""
     ran = subprocess.run(
         [str(each) for each in command],
         cwd=directory,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, "PIP_NO_COMPILE": "1"},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    return ran.stdout + ran.stderr if errors else ran.stdout
 
 
 @dataclass(frozen=True)
 class Built:
-    """What ``python -m build`` makes: the wheel is made of the sdist."""
+    """What ``scripts/release`` makes; a wheel is made of its sdist."""
 
     sdist: Path
     wheel: Path
+    client: Path
+    folder: Path
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("made")
-    for path in ROOT.iterdir():
-        if path.is_file():
-            shutil.copy(path, source)
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, source / name, ignore=MADE_BY_PYTHON)
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", made, source)
-    (sdist,), (wheel,) = made.glob("*.tar.gz"), made.glob("*.whl")
-    return Built(sdist, wheel)
+    made = tmp_path_factory.mktemp("made")
+    run(sys.executable, ROOT / "scripts" / "release", REPOSITORY, "--outdir", made)
+    (sdist,), (wheel,) = made.glob("torchserve_py-0*.tar.gz"), made.glob("torchserve_py-0*.whl")
+    (client,) = made.glob("torchserve_py_client-*.whl")
+    return Built(sdist, wheel, client, made)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +102,27 @@ def required(distribution: importlib.metadata.Distribution) -> list[importlib.me
     return list(found.values())
 
 
-def test_the_package_index_takes_both(built: Built) -> None:
-    assert built.wheel.name == f"torchserve_py-{__version__}-py3-none-any.whl"
-    checked = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", built.wheel, built.sdist)
-    assert checked.count("PASSED") == 2
+def test_a_release_has_the_packages_of_server_and_clients(built: Built) -> None:
+    made = {path.name for path in built.folder.iterdir()}
+    assert made - {f"torchserve-py-client-{__version__}.tgz"} == {  # made if there is npm
+        f"torchserve_py-{__version__}-py3-none-any.whl",
+        f"torchserve_py-{__version__}.tar.gz",
+        f"torchserve_py_client-{__version__}-py3-none-any.whl",
+        f"torchserve_py_client-{__version__}.tar.gz",
+    }
+
+
+def test_the_pages_of_the_index_link_to_the_repository(built: Built) -> None:
+    for wheel in (built.wheel, built.client):
+        with zipfile.ZipFile(wheel) as opened:
+            (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+            metadata = opened.read(name).decode()
+        links = LINK.findall(metadata)
+        assert links
+        assert [each for each in links if not each.startswith("https://")] == []
+        assert f"Project-URL: Source, {REPOSITORY}\n" in metadata
+        for path in re.findall(rf"{REPOSITORY}/(?:raw|blob)/v{re.escape(__version__)}/([^)\s]+)", metadata):
+            assert (ROOT / path.partition("#")[0]).is_file(), path
 
 
 def test_both_have_every_file_of_the_packages(built: Built) -> None:
@@ -129,3 +156,76 @@ def test_the_installed_commands_name_their_version(environment: Path) -> None:
         assert __version__ in run(environment / "bin" / command, "--version")
     for command in ("torch-model-archiver", "torch-workflow-archiver"):
         assert "usage" in run(environment / "bin" / command, "--help")
+
+
+def install_lines() -> list[tuple[str, str]]:
+    """Return every line of a page that installs a package, with the page's name."""
+    pages = [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
+    pages.remove(ROOT / "CHANGELOG.md")
+    return [
+        (str(page.relative_to(ROOT)), line.strip())
+        for page in sorted(pages)
+        for line in INSTALLED.findall(page.read_text())
+    ]
+
+
+def test_every_page_installs_from_a_checkout_and_names_extras_that_exist(built: Built, environment: Path) -> None:
+    """Until there is a release, no index has the project.
+
+    The requirements of extras are taken from the environment of the tests, which pip has made of the same extras.
+    """
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "tests.pth").write_text(str(Path(pytest.__file__).parents[1]))
+    lines, wanted = install_lines(), set()
+    for page, line in lines:
+        for word in shlex.split(line):
+            assert not word.startswith("torchserve"), f"{page}: pip install {line}: no index has this"
+            if word.startswith("."):
+                wanted.add(f"{built.wheel}{word.removeprefix('.')}")
+            elif "/" in word:
+                assert word == "clients/python", f"{page}: pip install {line}"
+                wanted.add(str(built.client))
+    assert len(wanted) > 10, lines
+    install = (sys.executable, "-m", "pip", "--python", environment, "install", "--dry-run", "--no-index")
+    assert "does not provide the extra" not in run(*install, *sorted(wanted), errors=True)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with nothing but pip, in which the README's line has been typed in a checkout."""
+    folder, checkout = tmp_path_factory.mktemp("stranger"), tmp_path_factory.mktemp("checkout") / "torchserve-py"
+    checkout.mkdir()
+    for name in run("git", "ls-files", "-zco", "--exclude-standard", directory=ROOT).split("\0"):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, checkout / name)
+    run(sys.executable, "-m", "venv", folder)
+    (line,) = [line for page, line in install_lines() if page == "README.md" and "client" in line]
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *shlex.split(line), directory=checkout)
+    return folder
+
+
+@pytest.fixture
+def place(stranger: Path, tmp_path: Path) -> Iterator[Workplace]:
+    """A folder where the stranger's commands are those on the path."""
+    with Workplace(tmp_path) as workplace:
+        del workplace.environment["PYTHONPATH"]
+        workplace.environment["PATH"] = os.pathsep.join([str(stranger / "bin"), os.environ["PATH"]])
+        yield workplace
+
+
+def test_the_readme_works_for_a_stranger(place: Workplace) -> None:
+    for block in documents.blocks(ROOT / "README.md"):
+        documents.run(block, place)
+
+
+def test_the_image_of_a_first_model_installs_what_the_stranger_has(place: Workplace, stranger: Path) -> None:
+    code, printed = place.run("torchserve-py init hello")
+    assert code == 0, printed
+    assert place.run(printed.splitlines()[-1])[0] == 0
+    dockerfile = (place.directory / "hello" / "Dockerfile").read_text()
+    (package,) = re.findall(r"^ARG TORCHSERVE_PY=(.+)$", dockerfile, re.MULTILINE)
+    (command,) = re.findall(r"pip install [^&]+", dockerfile)
+    code, printed = place.run(f"cd hello && TORCHSERVE_PY={package} && {command} --dry-run --no-deps --force-reinstall")
+    assert (code, f"Would install torchserve-py-{__version__}" in printed) == (0, True), printed
+    assert list(place.directory.glob("hello/*.whl"))

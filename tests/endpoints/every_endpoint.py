@@ -268,6 +268,14 @@ class Session(OverHttp):
         self.path, self.step, self._code_in = path, step, code_in
         self.greets, self._config = greets, config or {}
         self.part = part  # type: ignore[method-assign]
+        self._sockets: list[ClientConnection] = []
+
+    @contextlib.asynccontextmanager
+    async def served(self, registry: FakeServing, folder: Path, **settings: Any) -> AsyncIterator[None]:
+        async with super().served(registry, folder, **settings):
+            yield
+            while self._sockets:  # else the server waits for the farewell of clients that do not read any more
+                self._sockets.pop().transport.abort()
 
     def model(self, name: str) -> FakeModel:
         model = FakeModel(name, stateful=True)
@@ -284,6 +292,7 @@ class Session(OverHttp):
         except InvalidStatus as refused:
             body = refused.response.body or b""
             raise Refused(refused.response.status_code, body.decode()) from refused
+        self._sockets.append(socket)
         if self.greets:
             await socket.recv()
         for message in self.step(size):

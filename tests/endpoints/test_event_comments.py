@@ -25,7 +25,7 @@ async def serving(start: Start) -> OpenEndpoints:
     keys = OpenAIKeys.model_validate({"openai": True})
     model.config = replace(model.config, plugin_keys=PluginKeys((keys,)))
     model.behave = lambda call: None  # answers when the test says so
-    return await start(FakeServing([model]), event_comment_interval=1)
+    return await start(FakeServing([model]), event_comment_interval=0.2)
 
 
 async def asked(serving: OpenEndpoints) -> Submitted:
@@ -63,7 +63,9 @@ async def test_a_whole_answer_and_a_failure_are_events_then(
     async with serving.client.post(f"{serving.address()}{path}", json=body) as response:
         assert response.status == 200
         (await asked(serving)).fail(Cause.response_timeout)
-        rest = (await response.read()).removeprefix(b":\n\n")
+        rest = await response.read()
+    while rest.startswith(b":\n\n"):
+        rest = rest.removeprefix(b":\n\n")
     assert rest.startswith(b"data: {")
     assert "error" in json.loads(rest.removeprefix(b"data: "))
 
@@ -72,7 +74,7 @@ async def test_other_requests_wait_for_their_status(serving: OpenEndpoints) -> N
     body = {"model": "noop", "messages": []}
     answer = asyncio.ensure_future(serving.request("POST", CHAT[0], json=body))
     call = await asked(serving)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(0.5)
     call.fail(Cause.response_timeout)
     assert (await answer).status == 504
 
@@ -89,6 +91,6 @@ async def test_a_stream_whose_first_event_is_there_at_once_gets_none(serving: Op
     serving.registry.model.behave = lambda call: call.part(b"data: first\n\n", more=True)
     async with serving.client.post(f"{serving.address()}{CHAT[0]}", json=CHAT[1]) as response:
         call = await asked(serving)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(0.5)
         call.part(b"data: last\n\n")
         assert await response.read() == b"data: first\n\ndata: last\n\n"

@@ -145,12 +145,9 @@ async def test_a_broken_form_without_a_model_is_a_bad_request(start):
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/v1/models/ghost:predict", "ModelNotFoundException"),
-        ("/v2/models/ghost/explain", "ModelNotFoundException"),
         ("/models/ghost/invoke", "ModelNotFoundException"),
         ("/invocations?model_name=ghost", "ModelNotFoundException"),
         ("/ghost/predict", "ModelNotFoundException"),
-        ("/v1/models/noop:train", "ResourceNotFoundException"),
         ("/v1/models/noop:predict/more", "ResourceNotFoundException"),
         ("/models/noop", "ResourceNotFoundException"),
         ("/invocations/noop", "ResourceNotFoundException"),
@@ -161,6 +158,14 @@ async def test_a_broken_form_without_a_model_is_a_bad_request(start):
 async def test_what_is_not_there(serving, path, kind):
     answer = await serving.request("POST", path, data=b"x")
     assert (answer.status, answer.json()["type"]) == (404, kind)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/ghost:predict", "/v2/models/ghost/explain", "/v1/models/noop:train", "/v1/models/ghost"]
+)
+async def test_what_is_not_there_in_kserves_words(serving, path):
+    answer = await serving.request("GET" if path.endswith("/ghost") else "POST", path, data=b"x")
+    assert (answer.status, list(answer.json())) == (404, ["error"])
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,14 @@ from torchserve_py.core.archive.manifest import parse as parse_manifest
 from torchserve_py.core.archive.model_files import open_model, outline
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.endpoints.requests import split_path
-from torchserve_py.fleet.snapshots.snapshot_file import parse_snapshot
+from torchserve_py.fleet.saved_models.snapshot_file import parse_snapshot
 from torchserve_py.net.http2 import frames as http2
 from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.net.http2.frame_reader import FrameReader
 from torchserve_py.net.http2.grpc_messages import BadGrpcMessage, MessageLimit, MessageReader
 from torchserve_py.net.http2.header_decoder import HeaderDecoder
 from torchserve_py.net.request_budget import RequestBudget
-from torchserve_py.ops.metrics_config.metrics_file import read_metrics_config
+from torchserve_py.ops.metrics.metrics_file import read_metrics_config
 from torchserve_py.tools.journal.read_journal import JournalReader, JournalUnreadable
 from torchserve_py.tools.journal.sealed_lines import Sealer
 from torchserve_py.tools.replay.answer_documents import NotComparable, recorded_documents

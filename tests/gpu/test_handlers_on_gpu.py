@@ -182,9 +182,9 @@ def test_logits_are_those_of_the_cpu(modules: Callable[[str], ModuleType]) -> No
         torch.nn.init.normal_(parameter, std=0.3)
     here = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval().to(DEVICE)
     here.load_state_dict(there.state_dict())
-    probe = decoders.Decoder(FakeContext({}), here, most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
-    room = 20 * probe.arena.unit_bytes
-    decoder = decoders.Decoder(FakeContext({}), here, most_bytes=room, most_host_bytes=room, most_prompt=11)
+    probe = decoders.Decoder(here, most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
+    room = 320 * probe.layout.token_bytes
+    decoder = decoders.Decoder(here, most_bytes=room, most_host_bytes=room, most_prompt=11)
     order = random.Random(2)
     live = {decoders.Reading([order.randrange(WORDS) for _ in range(length)]): 6 for length in (3, 40, 17, 90, 5)}
     while live:

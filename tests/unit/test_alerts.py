@@ -25,6 +25,7 @@ CAUSES_WITHOUT: Final = {
     "unregistered": "the operator has unregistered the model",
     "too_many_connections": "ConnectionsRefused, which counts connections and not answers",
     "too_many_bytes": "an answer before a model is known; HostMemoryFull tells first",
+    "deadline_missed": "DeadlinesMissed, which counts late answers as well",
     "model_not_loaded": "serve --watch, for a developer who sees the message",
 }
 SERIES_WITHOUT: Final = {
@@ -36,6 +37,7 @@ SERIES_WITHOUT: Final = {
             *("ts_sequences_migrated_total", "ts_sequences_forked_total", "ts_sequences_rewound_total"),
             *("ts_sequences_imported_total", "ts_shadow_seconds_total", "ts_journal_records_total"),
             *("ts_key_requests_total", "ts_key_tokens_total", "ts_key_worker_seconds_total", "ts_fleet_state"),
+            *("ts_deadline_lateness_seconds", "ts_guaranteed_sessions"),
             *("ts_model_evictions_total", "ts_model_sleeps_total", "ts_memory_room_seconds"),
         ),
         _MEASURE,
@@ -43,6 +45,7 @@ SERIES_WITHOUT: Final = {
     **dict.fromkeys(
         (
             *("ts_queue_depth", "ts_open_sequences", "ts_worker_gpu_memory_bytes", "ts_memory_budget_bytes"),
+            "ts_guaranteed_share",
             *("ts_memory_budget_used_bytes", "ts_sequence_store_bytes", "ts_sequence_store_sequences"),
         ),
         _BOARD,

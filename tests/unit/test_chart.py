@@ -37,10 +37,10 @@ EVERYTHING = {
 Objects = dict[str, dict[str, Any]]
 
 
-def render(values: dict[str, Any]) -> Objects:
-    """Render the chart with values; return its objects by kind."""
+def render(values: dict[str, Any], name: str = "demo") -> Objects:
+    """Render the chart with values as a release of a name; return its objects by kind."""
     with helm_python.Chart.load(CHART) as chart:
-        texts = chart.render(values, name="demo", namespace="models")
+        texts = chart.render(values, name=name, namespace="models")
     found = [yaml.safe_load(text) for path, text in texts.items() if path.endswith(".yaml")]
     return {each["kind"]: each for each in found if each}
 
@@ -151,3 +151,22 @@ def test_the_rules_of_the_chart_are_those_of_prometheus(name: str) -> None:
     assert {rule.get("alert", rule.get("record")): rule["expr"] for rule in shown["rules"]} == {
         rule.get("alert", rule.get("record")): rule["expr"] for rule in group["rules"]
     }
+
+
+def test_the_values_and_the_ingress_of_the_page_about_deployment_are_valid() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    blocks = dict(re.findall(r"^```yaml\n# (\w+)\.yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    values, ingress = yaml.safe_load(blocks["values"]), yaml.safe_load(blocks["ingress"])
+    assert helm_python.lint(CHART, values, strict=True)["errors"] == []
+    found = render(values, "models")
+    for each in (found["Deployment"], ingress):
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {each["name"] for each in server["env"]} == {"TS_INFERENCE_KEYS", "TS_MANAGEMENT_KEYS"}
+    assert "disable_token_authorization=false" in found["ConfigMap"]["data"]["config.properties"]
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    service = found["Service"]
+    assert path["backend"]["service"]["name"] == service["metadata"]["name"]
+    assert path["backend"]["service"]["port"]["number"] in [port["port"] for port in service["spec"]["ports"]]
+    assert service["spec"]["sessionAffinity"] == "None"

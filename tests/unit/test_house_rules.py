@@ -25,6 +25,7 @@ SHARED_NAMES = {
     "frames.py": "the frames of one protocol",
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
     "plugin.py": "what a plugin offers",
+    "utils.py": "the name in TorchServe and in SageMaker's toolkit",
     "registry.py": "what is registered, models or workflows",
     "version.py": "the version; `ts.version` is TorchServe's name for it",
     "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",
@@ -33,6 +34,7 @@ SHARED_NAMES = {
 #: Names of files that say nothing, and the files that have them because others import them so.
 VAGUE_NAMES = frozenset(("base.py", "common.py", "helpers.py", "misc.py", "util.py", "utils.py"))
 VAGUE_FILES = {
+    "backend/ts/contracts/sagemaker/toolkit/utils.py": "the name in SageMaker's toolkit",
     "backend/ts/handler_utils/utils.py": "TorchServe's name",
     "backend/ts/torch_handler/request_envelope/base.py": "TorchServe's name",
     "backend/ts/utils/util.py": "TorchServe's name",
@@ -187,9 +189,15 @@ def when_loaded(tree: ast.Module) -> ast.Module:
     return ast.Module(body, [])
 
 
-def test_the_files_on_the_way_of_a_prediction_exist() -> None:
+def test_the_files_on_the_ways_exist_and_every_import_is_checked(tmp_path: Path) -> None:
     house = runpy.run_path(str(ROOT / "scripts" / "house"))
-    assert house["way_that_is_gone"]() == []
+    assert house["problems_of_ways"]() == []
+    assert house["problems_of_imports"](files("frontend", "backend")) == []
+    named = tmp_path / "named.py"
+    named.write_text(
+        'A: Final = "ts.context"\nimport_module(A)\nimport_module("torch")\nimportlib.import_module(f"ts.{A}")\n'
+    )
+    assert [*house["named_modules"](named)] == ["ts.context", "ts."]
 
 
 def test_no_private_name_of_another_module_is_imported() -> None:

@@ -7,7 +7,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.endpoints.failures import INVALID_REQUEST, failure_of, too_many_connections
 from torchserve_py.endpoints.management.management_calls import ModelApiDisabledError
-from torchserve_py.fleet.shared_state.fleet_member import FLEET_NOT_TOLD
+from torchserve_py.fleet.saved_models.fleet_member import FLEET_NOT_TOLD
 from torchserve_py.net.request_budget import NoRoomError
 from torchserve_py.tools.quickstart.unloaded_endpoints import MODEL_NOT_LOADED
 from torchserve_py.versions.rollout.rollouts import ROLLOUT_STOPPED, ROLLOUT_UNDER_WAY

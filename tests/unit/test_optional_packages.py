@@ -63,6 +63,7 @@ def test_what_needs_a_package_names_it(
     (tmp_path / "config.properties").write_text(f"model_store={tmp_path}\n{lines}")
     for name, value in site_without(modules, tmp_path / "site").items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # one server runs per temporary directory
     command = [sys.executable, "-m", "torchserve_py.cli", "--foreground", "--disable-token-auth"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 1

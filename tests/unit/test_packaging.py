@@ -40,6 +40,15 @@ def test_every_command_exists() -> None:
         assert callable(getattr(importlib.import_module(module), function))
 
 
+def test_the_first_pages_name_the_versions_of_python_of_the_metadata() -> None:
+    """The indexes show the classifiers; people read the pages."""
+    versions = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", metadata()["metadata"]["classifiers"], re.M)
+    named = f"Python {', '.join(versions[:-1])} or {versions[-1]}"
+    for page in ("README.md", "docs/index.md"):
+        assert named in (ROOT / page).read_text(), f"{page}: {named}"
+    assert metadata()["options"]["python_requires"] == f">={versions[0]}"
+
+
 def test_what_is_pinned_is_pinned_exactly() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
 

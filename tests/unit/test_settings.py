@@ -350,16 +350,6 @@ def test_variables_of_the_server_itself_and_of_other_programs_are_no_misspelling
     assert configure(home, environ=environ).warnings == []
 
 
-def test_protection_that_this_server_does_not_have_is_an_error(home, monkeypatch):
-    there = {name: each for name, each in sources().items() if name not in ("worker_user", "inference_keys")}
-    monkeypatch.setattr("torchserve_py.base.settings.resolution.sources", lambda: there)
-    resolution = configure(home, "worker_user=nobody", environ={"TS_INFERENCE_KEYS": "secret-key"})
-    assert resolution.errors == [
-        "Invalid configuration: config.properties:1: worker_user needs the plugin confinement, which is not there",
-        "Invalid configuration: TS_INFERENCE_KEYS needs the plugin keys, which is not there",
-    ]
-
-
 def test_a_setting_without_a_key_cannot_stand_in_the_file(home):
     resolution = configure(home, "log_location=/tmp")
     assert value(resolution, "log_location") == (home / "logs", "default")

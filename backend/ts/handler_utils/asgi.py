@@ -11,6 +11,7 @@ from ts.context import Context
 from ts.handler_utils.asgi_scope import Message, receive_once, response_sender, scope_of
 from ts.handler_utils.utils import send_intermediate_predict_response
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import JSON
 
 #: As the ASGI specification has it: ``await application(scope, receive, send)``.
 Application = Callable[
@@ -29,7 +30,7 @@ async def answer(application: Application, path: str, body: Any, context: Contex
 
     def take(more: bool, status: int, headers: list[tuple[str, str]], part: Buffer) -> None:
         context.set_response_status(status, "", 0)
-        context.set_response_content_type(0, dict(headers).get("content-type", "application/json"))
+        context.set_response_content_type(0, dict(headers).get("content-type", JSON))
         if is_whole or not more:
             last.extend(part)
         elif part:
@@ -59,7 +60,7 @@ def _scope(path: str, request_id: str | None, body: bytes) -> dict[str, Any]:
     """Return the ASGI scope of a request. The worker does not know the method: without a body it can only be GET."""
     headers: list[tuple[Any, Any]] = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
     if body:
-        headers.append((b"content-type", b"application/json"))
+        headers.append((b"content-type", JSON.encode()))
     if request_id:
         headers.append((b"x-request-id", request_id.encode()))
     return scope_of("http", [*headers, (":method", "POST" if body else "GET"), (":path", f"/{path}")])

@@ -12,7 +12,7 @@ from ts.metrics.metric_cache_errors import (
 )
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.metrics.metrics_cache import MetricsCache
-from ts.utils.util import get_yaml_config
+from ts.protocol.yaml_files import get_yaml_config
 
 
 class MetricsCacheYamlImpl(MetricsCache):

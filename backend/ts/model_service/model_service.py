@@ -6,6 +6,7 @@ import os
 from abc import ABC
 from typing import Any
 
+from ts.protocol.media_types import JSON
 from ts.protocol.regular_files import read_regular_text
 
 _MOST_BYTES = 1 << 20
@@ -46,7 +47,7 @@ class ModelService(ABC):  # noqa: B024 - the original could be instantiated too
             raise ValueError("handle was called before initialize")
         row, name = data[0], self._signature["inputs"][0]["data_name"]
         value = next((row[key] for key in (name, "body", "data") if row.get(key) is not None), None)
-        if self._signature["input_type"] == "application/json" and isinstance(value, bytes | bytearray):
+        if self._signature["input_type"] == JSON and isinstance(value, bytes | bytearray):
             value = ast.literal_eval(value.decode())
         result = self.inference([value])
         return result if isinstance(result, list) else [result]

@@ -7,5 +7,9 @@ JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
-#: Server-sent events, of which each answer says that they are UTF-8.
-EVENTS: Final = "text/event-stream; charset=utf-8"
+#: Forms, with files and without.
+MULTIPART: Final = "multipart/form-data"
+FORM: Final = "application/x-www-form-urlencoded"
+#: Server-sent events; each answer says that they are UTF-8.
+EVENT_STREAM: Final = "text/event-stream"
+EVENTS: Final = f"{EVENT_STREAM}; charset=utf-8"

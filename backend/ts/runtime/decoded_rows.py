@@ -15,6 +15,7 @@ from typing import Any
 from ts.jobs.errors import RowFailure
 from ts.jobs.row import Row
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import FORM, JSON, MULTIPART
 from ts.protocol.messages import InferRow
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ Decoder = Callable[[Any], Any]
 #: Name, content type ("" if it has none) and value.
 Parameter = tuple[str, str, bytes]
 
-_FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
+_FORM_TYPES = {MULTIPART, FORM}
 
 
 def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
@@ -106,7 +107,7 @@ def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence
 
 def _decoder(media_type: str) -> Decoder:
     kind = media_type.lower()  # types are the same in any case (RFC 9110, 8.3.1)
-    if kind == "application/json":
+    if kind == JSON:
         return _decode_json
     return _decode_text if kind.startswith("text") else _own
 

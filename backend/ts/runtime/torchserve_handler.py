@@ -7,7 +7,7 @@ import importlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from ts.connection.batch_claims import BatchClaims
@@ -187,8 +187,7 @@ class TorchServeHandler:
 
     def _find_reader(self, protocol: str | None) -> RowReader:
         if protocol is None:
-            decode, forms = self._decode_input, self._forms
-            return lambda wire_row: read_row(wire_row, decode=decode, forms=forms)
+            return partial(read_row, decode=self._decode_input, forms=self._forms)
         name = self._protocols.get(protocol)
         if name is None:
             known = ", ".join(self._protocols) or "none"

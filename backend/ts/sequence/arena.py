@@ -195,20 +195,27 @@ class Arena:
     def gather(self, states: Sequence[ArenaState | None]) -> dict[str, torch.Tensor]:
         """Return the tensors of a batch's sequences by field, each [rows, *shape]; zeros for None.
 
-        Fields that grow have the length of the longest row; what shorter rows have behind their `lengths` means
-        nothing. Raises ArenaFull.
+        Fields that grow have the length of the longest row; shorter rows have zeros behind their `lengths`. Raises
+        ArenaFull.
         """
         self._use(states)
         units = [() if state is None else state.units for state in states]
         most = max(map(len, units), default=0) if self.grows else 1
         index = self._index([number for row in units for number in _padded(row, most)])
-        longest = max((state.length for state in states if state is not None), default=0)
+        lengths = [0 if state is None else state.length for state in states]
+        longest = max(lengths, default=0)
+        # What other states have left there may be NaN, which no mask of attention removes: 0 * NaN is NaN.
+        behind = None
+        if self.grows and min(lengths, default=0) < longest:
+            behind = torch.arange(longest, device=self._device) >= self._index(lengths)[:, None]
         found = {}
         for name, memory in self._memory.items():
             rows = memory.index_select(0, index)
             if self.grows:
-                whole = rows.view(len(states), most * UNIT, *self._spec[name].shape)
-                found[name] = whole[:, :longest].movedim(1, self._growing(name))
+                whole = rows.view(len(states), most * UNIT, *self._spec[name].shape)[:, :longest]
+                if behind is not None:
+                    whole.masked_fill_(behind.view(*behind.shape, *[1] * (whole.dim() - 2)), 0)
+                found[name] = whole.movedim(1, self._growing(name))
             else:
                 found[name] = rows[:, 0]
         return found

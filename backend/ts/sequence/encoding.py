@@ -135,6 +135,11 @@ class StateEncoding:
         #: The classes of which an instance was restored from what was written of it.
         self._proven: set[type] = set()
 
+    def add(self, cls: type, encode: Encoder, decode: Decoder) -> None:
+        """Take a further class."""
+        self._encoders[cls] = (_name_of(cls), encode)
+        self._decoders[_name_of(cls)] = decode
+
     def encode(self, state: Any) -> bytes:
         """Return a state as bytes.
 

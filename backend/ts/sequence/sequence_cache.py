@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from typing import Any, Final
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
+from ts.sequence.log_state import LogState
 from ts.sequence.state_size import size_of
 from ts.sequence.state_tiers import DEVICE, HOST, LOST, STORE, TierContent, Tiers
 
@@ -40,8 +41,6 @@ _REMEMBERED_LOSSES: Final = 100_000
 #: A state in memory with more bytes is not copied before a step that may change it.
 LARGEST_COPY: Final = 1 << 20
 
-EVICTED: Final = "it had to make room for others"
-HALF_CHANGED: Final = "a step that failed may have changed it in place, and it was too large for a copy"
 _NOTHING: Final = object()
 _NO_COPY: Final = object()
 _UNTOUCHED: Final = object()
@@ -72,6 +71,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._arena = getattr(context, "arena", None)
         #: Makes states of the entries in their logs; None if the handler cannot, and so has no logs.
         self.rebuild: Rebuild | None = getattr(context, "rebuild", None)
+        self._takes_entries = self.rebuild is not None
         #: Makes states of those of other versions of the model; None if the handler cannot.
         self.migrate: Callable[..., Any] | None = getattr(context, "migrate", None)
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
@@ -86,17 +86,20 @@ class SequenceCache(MutableMapping[str, Any]):
         #: Whether the handler has ever set a state.
         self.is_used = False
         self._running: Collection[str] = ()
-        #: Why states are lost, by sequence.
-        self._lost: OrderedDict[str, str] = OrderedDict()
+        #: The sequences whose states are lost: these had to make room for others, or a step that failed may have
+        #: changed them in place, and they were too large for a copy.
+        self._lost: OrderedDict[str, None] = OrderedDict()
         self._most_losses = max(_REMEMBERED_LOSSES, most_open(getattr(context, "model_yaml_config", None) or {}))
         #: States as they were before the steps that run now, if no store has them.
         self._before: dict[str, Any] = {}
-        #: States of sequences that were begun anew, and why they are lost, until a step of the new ones is applied.
-        self._aside: dict[str, tuple[Any, str | None]] = {}
+        #: States of sequences that were begun anew, and whether they are lost, until a step of the new ones is applied.
+        self._aside: dict[str, tuple[Any, bool]] = {}
         #: What steps have appended to the logs of their sequences, and no store has yet.
         self._entries: dict[str, list[Any]] = {}
         #: The sequences whose state steps have set or dropped, and no store has yet.
         self._replaced: set[str] = set()
+        #: Sequences of which the next commit leaves nothing but their states in the store.
+        self._rewritten: set[str] = set()
         #: Whether the handler has ever appended to a log.
         self.has_logs = False
 
@@ -190,17 +193,35 @@ class SequenceCache(MutableMapping[str, Any]):
 
         Raises TypeError: the handler has no method ``rebuild``.
         """
-        if self.rebuild is None:
+        if not (self._takes_entries or self.is_log(sequence_id)):
             raise TypeError(
                 "state.append needs a handler with the method rebuild(states, entries), which returns the states that"
                 " the steps with these entries have made"
             )
         if sequence_id not in self._running:
             raise ValueError(f"no step of {sequence_id!r} is running, so nothing can be appended to its log")
-        self.is_used = self.has_logs = True
+        self.is_used = True
+        self.has_logs = self.has_logs or not self.is_log(sequence_id)
         self._entries.setdefault(sequence_id, []).append(entry)
 
     # For the worker (`ts.sequences.steps.steps`), not for handlers.
+
+    def look_at(self, sequence_id: str) -> Any:
+        """Return a state, None if there is none, that the caller does not change."""
+        return self._states.get(sequence_id)
+
+    def is_log(self, sequence_id: str) -> bool:
+        """Whether the state has no more than its log."""
+        return isinstance(self._states.get(sequence_id), LogState)
+
+    def rewrite(self, sequence_id: str) -> None:
+        """Let the next commit drop the log and the kept answers of earlier steps: they hold what is to be gone."""
+        if self._stored:
+            self._rewritten.add(sequence_id)
+
+    def is_rewritten(self, sequence_id: str) -> bool:
+        """Whether the next commit drops what earlier steps have left in the store."""
+        return sequence_id in self._rewritten
 
     def run(self, sequence_ids: Collection[str]) -> None:
         """Set the live collection of sequences with running steps; `__setitem__` reads its current content."""
@@ -221,15 +242,15 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def set_aside(self, sequence_id: str) -> None:
         """Keep the sequence's state, which `drop` then drops, until `bring_back` or `forget_aside`."""
-        self._aside[sequence_id] = self._states.get(sequence_id, _NOTHING), self._lost.get(sequence_id)
+        self._aside[sequence_id] = self._states.get(sequence_id, _NOTHING), self.is_lost(sequence_id)
 
     def bring_back(self, sequence_id: str) -> None:
         """Give the sequence the state again that was set aside."""
-        state, loss = self._aside.pop(sequence_id, (_NOTHING, None))
+        state, was_lost = self._aside.pop(sequence_id, (_NOTHING, False))
         if state is not _NOTHING:
             self.put(sequence_id, state)
-        if loss is not None:
-            self._lose(sequence_id, loss)
+        if was_lost:
+            self._lose(sequence_id)
 
     def forget_aside(self, sequence_id: str) -> None:
         """Forget the state that was set aside, if there is one."""
@@ -261,7 +282,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def committed(self, sequence_id: str) -> None:
         """Note that a commit has what steps have changed."""
-        if self._entries or self._replaced:
+        if self._entries or self._replaced or self._rewritten:
             self.forget_changes(sequence_id)
         if self._budget:
             self.measure(sequence_id)
@@ -270,10 +291,11 @@ class SequenceCache(MutableMapping[str, Any]):
         """Forget what steps have changed: it is part of a commit, or was undone."""
         self._entries.pop(sequence_id, None)
         self._replaced.discard(sequence_id)
+        self._rewritten.discard(sequence_id)
 
-    def loss(self, sequence_id: str) -> str | None:
-        """Return why the sequence's state is lost, or None if it is not."""
-        return self._lost.get(sequence_id)
+    def is_lost(self, sequence_id: str) -> bool:
+        """Return whether the sequence's state is lost."""
+        return sequence_id in self._lost
 
     def copy_before_step(self, sequence_id: str) -> None:
         """Make sure that `undo` can restore the present state, which a running step may change in place.
@@ -283,7 +305,7 @@ class SequenceCache(MutableMapping[str, Any]):
         if self._stored or sequence_id in self._before:
             return
         state = self._states.get(sequence_id, _NOTHING)
-        if state is not _NOTHING and type(state) not in _IMMUTABLE:
+        if state is not _NOTHING and type(state) not in _IMMUTABLE and not isinstance(state, LogState):
             state = self._copy(sequence_id, state)
         self._before[sequence_id] = state
 
@@ -309,7 +331,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._forget_size(sequence_id)
         self.forget_changes(sequence_id)
         if before is _NO_COPY:
-            self._lose(sequence_id, HALF_CHANGED)
+            self._lose(sequence_id)
         elif before is not _NOTHING:
             self._states[sequence_id] = before
             self.measure(sequence_id)
@@ -345,7 +367,7 @@ class SequenceCache(MutableMapping[str, Any]):
         for sequence_id in self._surplus(self._running):
             del self._states[sequence_id]
             self._forget_size(sequence_id)
-            self._lose(sequence_id, EVICTED)
+            self._lose(sequence_id)
             self.tiers.moved(HOST, LOST)
 
     def _surplus(self, keep: Collection[str]) -> list[str]:
@@ -410,8 +432,8 @@ class SequenceCache(MutableMapping[str, Any]):
             held[DEVICE] = TierContent(on_device, self._arena.used_bytes)
         self.tiers.report(context.metrics, held)
 
-    def _lose(self, sequence_id: str, reason: str) -> None:
-        self._lost[sequence_id] = reason
+    def _lose(self, sequence_id: str) -> None:
+        self._lost[sequence_id] = None
         if len(self._lost) > self._most_losses:
             self._lost.popitem(last=False)
 

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from ts.jobs.errors import BadRequestError, PredictionException
 from ts.protocol.regular_files import read_regular_text
+from ts.protocol.yaml_files import get_yaml_config
 from ts.runtime.loader import list_classes_from_module
-from ts.service import get_yaml_config
 
 __all__ = [
     "CLEANUP_REGEX",

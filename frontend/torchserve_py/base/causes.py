@@ -14,6 +14,8 @@ class Cause(StrEnum):
     not_loaded = "not_loaded"
     sequence_queue_full = "sequence_queue_full"
     sequence_capacity = "sequence_capacity"
+    deadline_missed = "deadline_missed"
+    deadline_capacity = "deadline_capacity"
     sequence_expired = "sequence_expired"
     sequence_lost = "sequence_lost"
     sequence_ended = "sequence_ended"

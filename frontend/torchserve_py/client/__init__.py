@@ -1,7 +1,7 @@
 """A client of the server: requests, streams, and live sessions that resume by themselves (``docs/client.md``).
 
-``pip install torchserve-py-client`` installs it as ``torchserve_py_client``, without the server. As
-``torchserve_py.client`` it needs ``pip install torchserve-py[client]``.
+The package torchserve-py-client has it as ``torchserve_py_client``, without the server. As ``torchserve_py.client`` it
+needs the extra ``client`` of torchserve-py.
 """
 
 try:

@@ -292,6 +292,12 @@ class HttpCall(RepliedCall):
             self.request.send(((_COMMENT,),))
             self._comment_later()
 
+    def end_comments(self) -> None:
+        """Send no further comment: the answer begins, or another call gives it."""
+        if self._comment is not None:
+            self._comment.cancel()
+            self._comment = None
+
     def _begin(self, head: Answer) -> None:
         if self.sequence_id is not None:  # the stream may break off
             head = head._replace(headers=(*head.headers, self.request_id_header))
@@ -299,9 +305,7 @@ class HttpCall(RepliedCall):
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
-        if self._comment is not None:
-            self._comment.cancel()
-            self._comment = None
+        self.end_comments()
         if self.request.stage is STREAMING:  # since the first comment
             return self.stream(first)
         return self.dialect.reply(self, first)
@@ -349,7 +353,7 @@ class TorchServeDialect(HttpDialect):
     has_torchserve_words: ClassVar[bool] = True
 
     def __init__(self, sequence_header: str = "") -> None:
-        self._sequence_header = sequence_header
+        self._sequence_header, self._sequence_key = sequence_header, sequence_header.lower()
         self._hint = (
             f"the request named no sequence, so it began one of its own; send {sequence_header} to continue this one"
         )
@@ -376,14 +380,15 @@ class TorchServeDialect(HttpDialect):
 
     def _named(self, headers: Headers, call: HttpCall) -> Headers:
         """Add the header that names the sequence, unless the handler has set it."""
-        if (sequence := call.sequence) is None or _has(headers, self._sequence_header):
+        if (sequence := call.sequence) is None or _has(headers, self._sequence_key):
             return headers
         named = (*headers, (self._sequence_header, sequence.id))
         return (*named, (SEQUENCE_HINT, self._hint)) if sequence.is_made_up else named
 
 
-def _has(headers: Headers, name: str) -> bool:
-    return name.lower() in [each.lower() for each, _ in headers]
+def _has(headers: Headers, key: str) -> bool:
+    """Return whether there is a header with this name, which is given in lower case."""
+    return key in [name.lower() for name, _ in headers]
 
 
 #: The dialect of routes that name no other.

@@ -219,6 +219,16 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         "The server was stopped while it ran the request, which may have had its effect or not.",
     ),
     Cause.unregistered: (503, UNAVAILABLE, 'Model "{model}" was unregistered before it answered.'),
+    Cause.deadline_missed: (
+        504,
+        "DeadlineMissedException",
+        'Model "{model}" could not have answered by the deadline of the request, which was dropped and not applied.',
+    ),
+    Cause.deadline_capacity: (
+        503,
+        UNAVAILABLE,
+        'Model "{model}" has no room for one more session in whose period every step would be in time.',
+    ),
     Cause.sequence_expired: (410, "SequenceExpiredException", f"{_SUBJECT} has expired. {_START_AGAIN}"),
     Cause.sequence_lost: (410, "SequenceLostException", f"The state of {_NAMED} was lost. {_START_AGAIN}"),
     Cause.sequence_ended: (410, "SequenceEndedException", f"{_SUBJECT} has ended. {_START_AGAIN}"),
@@ -299,6 +309,7 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
 _OVERLOAD: Final = frozenset(
     {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
     | {Cause.overloaded, Cause.not_loaded, Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
+    | {Cause.deadline_capacity}
     | {Cause.rate_limited, Cause.too_many_at_once, Cause.too_many_tokens, Cause.too_many_sequences}
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -60,10 +61,8 @@ class Application:
         self.max_body = context.settings.max_request_size
         self.ended = EndedRequests(context.metrics, is_logged=self.is_logged)
         self.refusals = context.refusals
-
-    def request(self, connection: HttpConnection) -> HttpRequest:
-        """Return an empty record for a request of a connection."""
-        return HttpRequest(connection, self)
+        #: Returns an empty record for a request of a connection.
+        self.request = partial(HttpRequest, self)
 
     def is_preflight(self, request: Request) -> bool:
         """Whether a browser asks, before it sends a request, whether its page may."""
@@ -111,7 +110,7 @@ class HttpRequest(Request):
     #: The routes of the path that were not asked yet.
     _matches: Iterator[Match]
 
-    def __init__(self, connection: HttpConnection, application: Application) -> None:
+    def __init__(self, application: Application, connection: HttpConnection) -> None:
         Request.__init__(self, connection)
         self._application = application
         self.matched: Route | None = None

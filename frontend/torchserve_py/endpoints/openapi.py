@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from torchserve_py.endpoints.body_schemas import body_schema
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
-from ts.protocol.media_types import JSON
+from ts.protocol.media_types import EVENT_STREAM, JSON
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -25,7 +25,7 @@ Schema: TypeAlias = Mapping[str, Any]
 #: The schema of a body by its media type, or the model that reads the body.
 Content: TypeAlias = "Mapping[str, Schema | type[BaseModel]]"
 
-EVENTS: Final = "text/event-stream"
+EVENTS: Final = EVENT_STREAM
 ANY_TYPE: Final = "*/*"
 TEXT: Final[Schema] = {"type": "string"}
 OBJECT: Final[Schema] = {"type": "object"}

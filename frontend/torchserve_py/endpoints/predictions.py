@@ -115,6 +115,8 @@ class InferenceEndpoints(Endpoints):
             return lambda read: self.infer(
                 request, name, version, server_headers, parameters=parameters, body=read, session=session
             )
+        if body is None:
+            body = request.body_at_hand(self.max_body)
         headers = request.raw_headers + server_headers
         context, content_type = self.context, content_type_of(request)
         call = HttpCall(request, context.responses, self._dialect, model, version, headers, None, content_type)

@@ -19,11 +19,6 @@ PRIORITY_HEADER: Final = "ts_request_priority"
 _PRIORITY_KEY: Final = PRIORITY_HEADER.encode()
 _MAX_PRIORITY: Final = 2**64 - 1
 _PRIORITY_DIGITS: Final = 20
-#: How long a client waits for its answer (milliseconds, as `clientTimeoutInMills` in TorchServe's configuration; 0: no
-#: limit). The first header that a request has counts. Over gRPC it is the deadline of the call.
-_TIMEOUT_HEADERS: Final = ("ts_request_timeout", "x-request-timeout-ms")
-_TIMEOUT_KEYS: Final = frozenset(name.encode() for name in _TIMEOUT_HEADERS)
-_TIMEOUT_DIGITS: Final = 12
 
 
 def split_path(target: str) -> tuple[str, ...]:
@@ -87,25 +82,6 @@ def _not_a_priority(place: str, value: Any) -> EndpointError:
         f"{place}: {value!a} is not a priority; it must be a whole number from 0 to {_MAX_PRIORITY}: 1 is the most"
         " urgent, 0 the same as no priority."
     )
-
-
-def seconds_left(request: Request) -> float | None:
-    """Return how long the client still waits, None if it has named no limit. Its time began with the request's head.
-
-    Raises EndpointError: the header is not a time.
-    """
-    if _TIMEOUT_KEYS.isdisjoint(request.headers.raw):
-        return None
-    for name in _TIMEOUT_HEADERS:
-        if (text := request.headers.get(name)) is not None:
-            digits = text.strip()
-            if not (digits.isascii() and digits.isdecimal() and len(digits) <= _TIMEOUT_DIGITS):
-                raise bad_request(
-                    f"Header {name}: {text!a} is not a time; it must be a whole number of milliseconds, 0 for no limit."
-                )
-            waited = request.connection.loop.time() - request.arrived
-            return max(0.0, int(digits) / 1e3 - waited) if int(digits) else None
-    return None
 
 
 def model_in(body: bytes) -> str | None:

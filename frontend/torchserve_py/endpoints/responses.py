@@ -118,7 +118,7 @@ class Responses:
         """Note the id that the client is told: its own, else that of the request's job, else a new one."""
         sent = request.headers.raw.get(_ID_KEY)
         request.id = name = (sent and usable_name(sent)) or request_id or str(uuid.uuid4())
-        return self._named_lines(headers, name)
+        return self._named_lines(headers, name) if headers or self._is_confining else f"{self._standard}{name}\r\n"
 
     def _named_lines(self, headers: Headers, request_id: str) -> str:
         lines = f"{self._standard}{request_id}\r\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.base.settings.table import Settings
@@ -24,8 +24,9 @@ from torchserve_py.endpoints.credentials import Credential
 from torchserve_py.endpoints.failures import Failure
 from torchserve_py.endpoints.openapi import Operation
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template
-from torchserve_py.endpoints.requests import priority_of, seconds_left, split_path
+from torchserve_py.endpoints.requests import priority_of, split_path
 from torchserve_py.endpoints.responses import AlreadySent, Answer, Responses
+from torchserve_py.endpoints.time_limits import TIME_KEYS, read_time_limits
 from torchserve_py.endpoints.token_authorization import Authorization, TokenType
 from torchserve_py.net.admission import Admission, ConnectionBudget
 from torchserve_py.net.http1.request import Request
@@ -103,6 +104,8 @@ class Route:
 
 
 T = TypeVar("T")
+#: A call over HTTP, or a kind of calls.
+AnyHttpCall = TypeVar("AnyHttpCall", bound=HttpCall)
 
 
 class PredictPath(NamedTuple):
@@ -177,6 +180,7 @@ class EndpointContext:
             self._shared[make] = make(self)
         return cast(T, self._shared[make])
 
+    @overload
     def call_of(
         self,
         request: Request,
@@ -184,27 +188,50 @@ class EndpointContext:
         model: ServedModel,
         headers: tuple[tuple[str, str], ...] = (),
         protocol: str | None = None,
+    ) -> HttpCall: ...
+
+    @overload
+    def call_of(
+        self,
+        request: Request,
+        dialect: HttpDialect,
+        model: ServedModel,
+        headers: tuple[tuple[str, str], ...] = (),
+        protocol: str | None = None,
+        *,
+        kind: type[AnyHttpCall],
+    ) -> AnyHttpCall: ...
+
+    def call_of(
+        self,
+        request: Request,
+        dialect: HttpDialect,
+        model: ServedModel,
+        headers: tuple[tuple[str, str], ...] = (),
+        protocol: str | None = None,
+        kind: type[HttpCall] = HttpCall,
     ) -> HttpCall:
         """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
         Raises EndpointError: the header for the priority is invalid.
         """
         sent, content_type = request.raw_headers, request.headers.get("Content-Type")
-        call = HttpCall(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
+        call = kind(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
         call.priority = priority_of(request)
         return call
 
-    def submit(self, call: HttpCall, body: Any) -> HttpCall:
+    def submit(self, call: AnyHttpCall, body: Any) -> AnyHttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
-        Raises EndpointError: the request's key is not for the model, or its time limit is invalid.
+        Raises EndpointError: the request's key is not for the model, or a time limit is invalid.
         """
-        model = call.model
+        model, request = call.model, call.request
         assert model is not None, "workflows have their own calls"
         call.body = body
         if self.tokens is not None:
-            call.account = self.account(call.request, model.name)
-        call.answer_in = seconds_left(call.request)
+            call.account = request.credential.account(model.name)
+        if not TIME_KEYS.isdisjoint(request.headers.raw):
+            read_time_limits(call)
         self.serving.submit(model, call)
         return call
 

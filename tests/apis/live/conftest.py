@@ -59,7 +59,7 @@ async def live(start: Start) -> AsyncIterator[Open]:
 
     yield run
     for socket in opened:
-        await socket.close()
+        socket.transport.abort()  # a farewell would wait for clients that do not read
 
 
 async def open_socket(

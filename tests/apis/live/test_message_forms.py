@@ -15,7 +15,8 @@ from torchserve_py.net.websocket import Kind, Message
 JSON, BINARY = FORMS.values()
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
 )
 MEMBERS = st.sampled_from(["step", "body", "content_type", "end", "resume", "after", "unanswered", "base64"])
 

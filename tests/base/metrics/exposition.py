@@ -4,8 +4,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from torchserve_py.base.metrics.metrics_plan import MetricsPlan
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
-from torchserve_py.ops.handler_metrics.custom_metrics import CustomMetrics
-from torchserve_py.ops.metric_log.metric_log import metric_lines
+from torchserve_py.ops.metrics.custom_metrics import CustomMetrics
+from torchserve_py.ops.metrics.metric_log import metric_lines
 
 HOST = "box"
 

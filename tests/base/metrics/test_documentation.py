@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from tests.base.metrics.exposition import documented, server_metrics
-from tests.fleet.shared_state.worlds import Server, States
+from tests.fleet.saved_models.worlds import Server, States
 
 from torchserve_py.apis.bookmarks.bookmark_counts import BookmarkCounts
 from torchserve_py.base.causes import CloseReason, Reason
 from torchserve_py.endpoints.connection_counts import ConnectionCounts
 from torchserve_py.fleet.memory_budget.budget_metrics import BudgetMetrics
-from torchserve_py.fleet.shared_state.fleet_member import show_member
-from torchserve_py.fleet.snapshots.snapshot_writer import show_writer
+from torchserve_py.fleet.saved_models.fleet_member import show_member
+from torchserve_py.fleet.saved_models.snapshot_writer import show_writer
 from torchserve_py.ops.keys.usage_report import usage_families
 from torchserve_py.ops.tls.renewal import expiry_family
 from torchserve_py.tools.journal.journal_care import journal_families

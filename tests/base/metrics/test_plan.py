@@ -15,7 +15,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.base.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
-from torchserve_py.ops.metric_log.metric_log import LINE_PER_EVENT
+from torchserve_py.ops.metrics.metric_log import LINE_PER_EVENT
 
 MODEL = [["ModelName", "noop"], ["Level", "Model"]]
 

@@ -1,7 +1,7 @@
 """The paths by which clients of Baseten, the platform for Trusses, call a model."""
 
 import pytest
-from tests.contracts.truss.test_truss_endpoint import is_error, mine, registry, truss
+from tests.contracts.truss.test_truss_endpoints import is_error, mine, registry, truss
 from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel
 

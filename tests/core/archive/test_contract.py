@@ -18,10 +18,22 @@ from torchserve_py.core.archive.model_files import open_model
         ({"model-settings.json", "my_handler.py"}, "mlserver"),
         ({"model-settings.json", "config.yaml"}, "mlserver"),
         ({"model.pt"}, "torchserve"),
+        ({"code/inference.py", "model.pt"}, "sagemaker"),
+        ({"inference.py"}, "sagemaker"),
+        ({"inference.py", "handler.py"}, "torchserve"),
+        ({"inference.py", "model-settings.json"}, "mlserver"),
     ],
 )
 def test_the_files_of_a_folder_tell(names: set[str], contract: str) -> None:
     assert contract_of(names) == contract
+
+
+def test_a_script_is_left_to_the_default_handler(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "inference.py").touch()
+    opened = open_model(tmp_path, tmp_path)
+    assert (opened.contract, opened.model_dir) == ("sagemaker", tmp_path)
+    assert open_model(tmp_path, tmp_path, has_default_handler=True).contract == "torchserve"
 
 
 def test_a_manifest_that_names_a_handler_makes_it_a_torchserve_model(tmp_path: Path) -> None:

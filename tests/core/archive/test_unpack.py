@@ -90,16 +90,20 @@ def test_the_kind_of_archive_is_told_by_its_content_not_its_name(tmp_path: Path,
     assert contents(unpack(write_tar(tmp_path / "b.mar", [("t/x", b"1")]), temp_dir, url="b")) == {"x": b"1"}
 
 
-def test_the_first_component_of_a_tar_is_dropped_but_not_the_manifests_folder(tmp_path: Path, temp_dir: Path) -> None:
-    names = ["./a.py", "top/b.py", "c.py", "MAR-INF/MANIFEST.json", "./code/inference.py"]
+@pytest.mark.parametrize(
+    ("names", "unpacked"),
+    [
+        (["top/a.py", "top/top/b.py"], ["a.py", "top/b.py"]),
+        (["./a.py", "./code/inference.py"], ["a.py", "code/inference.py"]),
+        (["a.pt", "code/inference.py", "weights/b.pt"], ["a.pt", "code/inference.py", "weights/b.pt"]),
+        (["MAR-INF/MANIFEST.json"], ["MAR-INF/MANIFEST.json"]),
+    ],
+)
+def test_the_only_folder_of_a_tar_is_dropped_but_not_the_manifests(
+    tmp_path: Path, temp_dir: Path, names: list[str], unpacked: list[str]
+) -> None:
     archive = write_tar(tmp_path / "m.tgz", [(name, b"x") for name in names])
-    assert sorted(contents(unpack(archive, temp_dir, url="m"))) == [
-        "MAR-INF/MANIFEST.json",
-        "a.py",
-        "b.py",
-        "c.py",
-        "code/inference.py",
-    ]
+    assert sorted(contents(unpack(archive, temp_dir, url="m"))) == unpacked
 
 
 def test_a_tar_with_folder_entries_is_unpacked(tmp_path: Path, sources: Path, temp_dir: Path) -> None:
@@ -164,7 +168,7 @@ def test_a_null_byte_that_hides_the_end_of_a_name_is_refused(tmp_path: Path, tem
 def test_a_name_that_comes_twice_is_refused(write: Write, tmp_path: Path, temp_dir: Path) -> None:
     with pytest.warns(UserWarning) if write is write_zip else nullcontext():
         archive = write(tmp_path / "m", [("a.py", b"one"), ("a.py", b"two")])
-    assert_refused(archive, temp_dir, UnsafeArchive, "'a.py' is in it twice")
+    assert_refused(archive, temp_dir, UnsafeArchive, "a.py' is in it twice")
 
 
 @both

@@ -236,7 +236,7 @@ async def test_a_result_that_the_server_fails_to_handle_is_an_error(monkeypatch:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(dispatcher, "cause_of", fail)
-    shell.answer(worker, parts, news=told())
+    shell.answer(worker, parts, news=told(cause="sequence_lost"))
     assert (await parts.next()).status == 500
     monkeypatch.undo()
     following = shell.submit("2", "s")

@@ -25,7 +25,7 @@ from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.core.workers.local_launcher import LocalLauncher
 from torchserve_py.core.workers.process import WorkerProcess
 from torchserve_py.endpoints.model_index import ModelIndex
-from torchserve_py.fleet.snapshots.snapshot_file import Snapshot
+from torchserve_py.fleet.saved_models.snapshot_file import Snapshot
 
 DEADLINE = 60.0
 

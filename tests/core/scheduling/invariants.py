@@ -50,7 +50,7 @@ def validate_deadlines(scheduler: Scheduler, now: float) -> None:
 
 
 def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None:
-    room = scheduler._admission.room(worker)
+    room = scheduler._assignment.admission.room(worker)
     assert room >= 0, f"{worker} has more in flight than it may"
     takes = not (worker.retiring or worker.is_shut)
     assert worker.is_shut == (worker.rests or worker.alone is not None) or worker.retiring
@@ -64,7 +64,7 @@ def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> Non
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is in flight"
     if worker.lane.free:
         assert not scheduler._unbatched.lane.items, f"a describe or a suspect waits although {worker} has room"
-    if worker.lane.free and worker.lane.items and not scheduler._admission.waits(worker.lane, now):
+    if worker.lane.free and worker.lane.items and not scheduler._assignment.admission.waits(worker.lane, now):
         assert isinstance(worker.lane, SequenceLane), f"jobs wait although {worker} has room"
         assert worker.lane.running == worker.lane.most_running, f"sequences wait although {worker} has room"
         assert not any(sequence.in_flight for sequence in worker.lane.items), f"a joiner waits for {worker}"

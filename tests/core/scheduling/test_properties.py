@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.scheduling.invariants import validate
 
 from torchserve_py.base.causes import Cause, CloseReason
-from torchserve_py.core.fair_use.fair_order import OLDEST_EVERY, FairOrder
+from torchserve_py.core.fair_use.fair_order import FairOrder
 from torchserve_py.core.scheduling import sequence_source
 from torchserve_py.core.scheduling.assignment import ALONE_LIMIT
 from torchserve_py.core.scheduling.effects import (
@@ -30,9 +30,11 @@ from torchserve_py.core.scheduling.effects import (
 )
 from torchserve_py.core.scheduling.job import AHEAD, WAITING, Job
 from torchserve_py.core.scheduling.lost_jobs import MOST_RUNS
+from torchserve_py.core.scheduling.order import OLDEST_EVERY
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.scheduling.sequence import Sequence
+from torchserve_py.core.scheduling.timing import Timing
 
 picks = st.integers(0, 1_000)
 moments = st.sampled_from([0.0, 0.1, 0.4, 1.0, 3.0, 10.0])
@@ -54,6 +56,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Events in, and a record of all that came out."""
 
     policy = Policy()
+    #: Whether some jobs have deadlines.
+    has_deadlines = False
 
     @initialize(
         batch_size=st.integers(1, 3),
@@ -127,8 +131,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         wants_answer=st.booleans(),
         priority=st.sampled_from([0, 0, 0, 1, 2, 2**64 - 1]),
         client=st.sampled_from(["", "", "other"]),
+        within=st.sampled_from([None, 0.0, 0.4, 1.0, 3.0]),
+        drops=st.booleans(),
+        period=st.sampled_from([None, 0.5, 3.0, 10.0]),
+        degrades=st.booleans(),
     )
-    def submit(self, sequence_id, starts, ends, unbatched, patience, wants_answer, priority, client):
+    def submit(
+        self,
+        sequence_id,
+        starts,
+        ends,
+        unbatched,
+        patience,
+        wants_answer,
+        priority,
+        client,
+        within=None,
+        drops=False,
+        period=None,
+        degrades=False,
+    ):
+        timing = None
+        if self.has_deadlines and within is not None:
+            timing = Timing(within, 0.0, drops, period, degrades)
         job = Job(
             f"job{len(self.jobs)}",
             sequence_id if self.policy.sequences else None,
@@ -139,6 +164,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             client=client,
             expires_at=None if patience is None else self.now + patience,
             answer_by=None if patience is None or not wants_answer else self.now + patience,
+            timing=timing,
         )
         self.number[job.id] = len(self.jobs)
         self.jobs.append(job)
@@ -443,7 +469,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.taken_before_their_turn * OLDEST_EVERY <= self.taken
 
     def see_order(self, batch: Send | SendAhead) -> None:
-        if not self.policy.sequences and not (batch.jobs[0].unbatched or self.runs[batch.jobs[0].id]):
+        if not (self.policy.sequences or self.has_deadlines or batch.jobs[0].unbatched or self.runs[batch.jobs[0].id]):
             self.see_turns(batch)
         for job in batch.jobs:
             in_time = job.expires_at is None or job.expires_at > self.now
@@ -504,8 +530,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.open
 
 
-def machine(policy: Policy) -> type:
-    played = type("Machine", (SchedulerMachine,), {"policy": policy}).TestCase
+def machine(policy: Policy, *, has_deadlines: bool = False) -> type:
+    played = type("Machine", (SchedulerMachine,), {"policy": policy, "has_deadlines": has_deadlines}).TestCase
     played.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
     return played
 
@@ -518,3 +544,7 @@ TestSequencesAhead = machine(Policy(ahead=True, sequences=SEQUENCES))
 TestFifoWhileBelow = machine(Policy(continuous=True))
 TestSequencesWhenIdle = machine(Policy(sequences=SEQUENCES))
 TestSequencesWhileBelow = machine(Policy(continuous=True, sequences=SEQUENCES))
+TestDeadlinesFifo = machine(Policy(ahead=True), has_deadlines=True)
+TestDeadlinesFifoWhileBelow = machine(Policy(continuous=True), has_deadlines=True)
+TestDeadlinesSequences = machine(Policy(ahead=True, sequences=SEQUENCES), has_deadlines=True)
+TestDeadlinesSequencesWhileBelow = machine(Policy(continuous=True, sequences=SEQUENCES), has_deadlines=True)

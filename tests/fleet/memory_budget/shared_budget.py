@@ -18,7 +18,6 @@ from torchserve_py.core.workers.worker import Worker
 from torchserve_py.fleet.memory_budget.budget_keys import BudgetKeys
 from torchserve_py.fleet.memory_budget.budget_metrics import BudgetMetrics
 from torchserve_py.fleet.memory_budget.memory_room import MemoryRoom
-from torchserve_py.fleet.sleeping.sleeping_keys import SleepingKeys
 
 MB = 1_000_000
 
@@ -123,8 +122,8 @@ class Sharing:
         self.shell.dispatcher.set_workers(1)
         self.up: RoomWorker | None = None
         self.scaled = asyncio.Event()
-        both = BudgetKeys.model_validate(keys), SleepingKeys.model_validate({"sleep": sleeps})
-        config = SimpleNamespace(plugin_keys=PluginKeys(both), parallel_level=0, startup_timeout=60)
+        own = BudgetKeys.model_validate({**keys, "sleep": sleeps})
+        config = SimpleNamespace(plugin_keys=PluginKeys((own,)), parallel_level=0, startup_timeout=60)
         self.model = FakeModel(
             **{"name": name, "version": "1.0", "config": config, "pool": self.pool, "scale": self._scale},
             **{"dispatcher": self.shell.dispatcher, "files": SimpleNamespace(model_dir=folder)},

@@ -79,7 +79,8 @@ async def test_each_endpoint_wants_its_own_key(guarded, endpoint, method, path, 
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "path"), [("metrics", "/metrics"), ("inference", "/live"), ("inference", "/ready")]
+    ("endpoint", "path"),
+    [("metrics", "/metrics"), ("inference", "/live"), ("inference", "/ready"), ("inference", "/health")],
 )
 async def test_some_paths_are_open(guarded, endpoint, path):
     assert (await guarded.request("GET", path, endpoint=endpoint)).status == 200

@@ -12,6 +12,8 @@ from tests.endpoints.fake_serving import FakeModel, FakeServing
 from tests.endpoints.fakes import make_settings
 
 from torchserve_py.base.causes import Cause
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Exceeded
@@ -203,3 +205,12 @@ def test_what_is_no_file_of_keys_is_named_and_keeps_nobody_waiting(tmp_path: Pat
 def test_a_wrong_key_of_a_setting(text: str) -> None:
     with pytest.raises(ValueError, match=r"letters, digits|hexadecimal"):
         keys_of(text)
+
+
+@pytest.mark.parametrize("right", ["management_keys=key\n", "usage_folder=usage\n"])
+def test_a_wrong_key_is_one_mistake_whatever_else_is_set(right: str, tmp_path: Path) -> None:
+    (tmp_path / "config.properties").write_text(f"model_store={tmp_path}\ninference_keys=a b\n{right}")
+    resolution = Resolution(parse_flags([]), {}, tmp_path)
+    assert [error.partition(":")[0] for error in resolution.errors] == ["Invalid configuration"]
+    assert "inference_keys" in resolution.errors[0]
+    assert not resolution.warnings

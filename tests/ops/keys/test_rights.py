@@ -46,7 +46,7 @@ from torchserve_py.ops.keys.keys_settings import KeysSettings
 
 #: What anybody may ask. A path that is added here shows nothing of models or requests, and changes nothing.
 OPEN = {
-    *("/", "/api-description", "/live", "/ready", "/healthz", "/metrics", "/metrics/{rest:path}"),
+    *("/", "/api-description", "/live", "/ready", "/health", "/healthz", "/metrics", "/metrics/{rest:path}"),
     *("/console", "/console/{file:path}", "/docs", "/docs/{file:path}"),
     "/token",  # asks for a key of its own
 }

@@ -1,7 +1,7 @@
 """Log files as the server configures them."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,14 +47,14 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def text_of(text: str, start: str, second: int) -> str:
-    """The text of an entry that is its lines."""
-    return start + text.replace("\n", f"\n{start}")
+def texts_of(texts: Sequence[str], start: str, second: int) -> list[str]:
+    """The texts of entries that are their lines."""
+    return [start + text.replace("\n", f"\n{start}") for text in texts]
 
 
 def write(logger: str, *texts: str) -> None:
     """What the server does with lines of a log that has many."""
-    log: LineLog[str] = LineLog(logger, text_of)
+    log: LineLog[str] = LineLog(logger, texts_of)
     for text in texts:
         log.note(text)
     log.flush()

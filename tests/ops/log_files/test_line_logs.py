@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.ops.log_files.log_files import TIME, configure, lines, restored_loggers, text_of, write
+from tests.ops.log_files.log_files import TIME, configure, lines, restored_loggers, texts_of, write
 
 from torchserve_py.base.logs.line_logs import LineBatch, LineLog
 from torchserve_py.ops.log_files import handlers, log_thread
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("restored_loggers")
 
 def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(tmp_path)
-    log: LineLog[str] = LineLog("TS_METRICS", text_of)
+    log: LineLog[str] = LineLog("TS_METRICS", texts_of)
     clock = iter([1717098363.0, 1717098363.5, 1717098364.25])
     with monkeypatch.context() as patched:
         patched.setattr("torchserve_py.base.logs.line_logs.time.time", lambda: next(clock))
@@ -37,7 +37,7 @@ def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: p
 
 def test_what_is_noted_late_stands_where_it_belongs(tmp_path: Path) -> None:
     configure(tmp_path)
-    log: LineLog[str] = LineLog("TS_METRICS", text_of)
+    log: LineLog[str] = LineLog("TS_METRICS", texts_of)
     log.awaits(lambda: log.note_all([(1.0, "first"), (3.0, "third")]))
     log.note("second", 2.0)
     log.flush()
@@ -50,7 +50,7 @@ def test_what_is_noted_late_stands_where_it_belongs(tmp_path: Path) -> None:
 def test_lines_are_handed_over_at_most_50_milliseconds_after_what_they_tell_of(tmp_path: Path) -> None:
     configure(tmp_path)
     delays: list[float] = []
-    log: LineLog[str] = LineLog("TS_METRICS", text_of)
+    log: LineLog[str] = LineLog("TS_METRICS", texts_of)
 
     async def note() -> None:
         loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ def test_lines_that_nobody_reads_are_dropped_and_hold_nothing_up(caplog: pytest.
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
         console = Console(stream, 0.5)
-        batch = LineBatch([(0.0, "x" * 100)] * 1000, text_of, lambda _: {})
+        batch = LineBatch([(0.0, "x" * 100)] * 1000, texts_of, lambda _: {})
         for _ in range(10):
             console.emit(logging.LogRecord("ACCESS_LOG", logging.INFO, "", 0, batch, (), None))
         stream.write("of the server itself\n")  # finds room

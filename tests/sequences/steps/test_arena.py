@@ -132,6 +132,19 @@ def tokens_of(arena: Arena, states: list[ArenaState | None]) -> list[list[int]]:
     return told
 
 
+def test_what_others_have_left_in_the_memory_is_not_seen() -> None:
+    arena = arena_of(GROWING, 8)
+    nan = {"keys": torch.full((1, 2, 30, 4), torch.nan), "tokens": torch.ones((1, 30), dtype=torch.int64)}
+    (spoilt,) = arena.append([None], nan)
+    fork = arena.first(spoilt, 3)  # of NaN itself, with NaN of the other one behind it
+    del spoilt
+    entries = {"keys": torch.ones((2, 2, 20, 4)), "tokens": torch.ones((2, 20), dtype=torch.int64)}
+    short, long = arena.append([None, None], entries, [3, 20])
+    found = arena.gather([fork, short, long])
+    assert found["keys"].isnan().sum() == 3 * 8
+    assert found["tokens"].sum(1).tolist() == [3, 3, 20]
+
+
 def test_a_state_can_be_continued_in_two_ways() -> None:
     arena = arena_of(GROWING, 20)
     (root,) = arena.append([None], entries(list(range(UNIT + 3))))

@@ -1,5 +1,6 @@
 """How the container image starts the server on each platform."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,30 @@ def test_sagemaker_serves_several_models(tmp_path: Path) -> None:
     start = how_to_start(["serve"], {"SAGEMAKER_MULTI_MODEL": "true"})
     assert start.flags == ["--model-store", "model_store"]
     assert start.overrides["enable_model_api"] == "true"
+
+
+def test_sagemakers_variables_are_settings(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").touch()
+    environ = {
+        "SM_MODEL_DIR": str(tmp_path),
+        "SAGEMAKER_MODEL_SERVER_WORKERS": "3",
+        "SAGEMAKER_MODEL_SERVER_TIMEOUT": "20",
+        "SAGEMAKER_MAX_PAYLOAD_IN_MB": "1024",
+        "SAGEMAKER_TS_BATCH_SIZE": "4",
+        "SAGEMAKER_TS_MAX_WORKERS": "",
+    }
+    overrides = how_to_start(["serve"], environ).overrides
+    assert overrides["default_workers_per_model"] == "3"
+    assert overrides["default_response_timeout"] == "20"
+    assert overrides["max_request_size"] == overrides["max_response_size"] == str(1 << 30)
+    assert json.loads(overrides["models"]) == {"model": {"1.0": {"batchSize": 4}}}
+
+
+@pytest.mark.parametrize("value", ["0", "many", "-1", "1.5"])
+def test_a_variable_of_sagemakers_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+    environ = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_MODEL_SERVER_WORKERS": value}
+    with pytest.raises(ValueError, match=f"SAGEMAKER_MODEL_SERVER_WORKERS is '{value}', it must be a whole number"):
+        how_to_start(["serve"], environ)
 
 
 def test_archives_are_a_model_store(tmp_path: Path) -> None:
@@ -89,6 +114,19 @@ def test_kserve_without_a_configuration_serves_what_lies_there(tmp_path: Path) -
     start = how_to_start(["--model_name=iris", f"--model_dir={tmp_path}", "--grpc_port=9000", "--dt"], {})
     assert start.flags == ["--model-store", "model_store", "--models", f"iris={tmp_path}", "--dt"]
     assert start.overrides["grpc_inference_port"] == "9000"
+
+
+def test_kserves_own_runtime_keeps_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    config = tmp_path / "config" / "config.properties"
+    config.write_text("inference_address=http://0.0.0.0:8085\nmetrics_address=http://0.0.0.0:8082\n")
+    arguments = ["torchserve", "--start", "--model-store=/mnt/models/model-store", f"--ts-config={config}"]
+    start = how_to_start(arguments, {"PROTOCOL_VERSION": "v1"})
+    assert start.flags == ["--model-store", str(tmp_path / "model-store")]
+    settings = config_of(start, tmp_path / "none")
+    assert settings["inference_address"] == "http://[::]:8080"
+    assert (settings["grpc_inference_address"], settings["grpc_inference_port"]) == ("::", "8081")
+    assert settings["metrics_address"] == "http://0.0.0.0:8082"
 
 
 def test_platforms_route_by_names_of_their_own(tmp_path: Path) -> None:

@@ -383,6 +383,39 @@ def test_a_bad_request_fails_alone(start: Callable[..., Server], body: Any, mess
     assert "b" not in server.logs()
 
 
+def test_a_conversation_whose_logits_are_no_numbers_fails_alone(start: Callable[..., Server]) -> None:
+    server = start()
+    wanted = server.ask(FACTS[0], "before")
+    step = server.handler.decoder.step
+
+    def bad_step(readings: Any) -> Any:
+        bad = server.handler.replies["bad"].turns[0].reading
+        return {each: logits * torch.nan if each is bad else logits for each, logits in step(readings).items()}
+
+    server.send("bad", "recall dog", "b")
+    server.send("good", FACTS[0], "a")
+    server.handler.decoder.step = bad_step
+    server.step()
+    server.handler.decoder.step = step
+    server.run()
+    assert server.errors["bad"][0] == 500
+    assert "NaN" in server.errors["bad"][1]
+    assert server.parts["good"] == [wanted]
+    assert "b" not in server.logs()
+    assert not isinstance(server.ask("recall dog", "b"), tuple), "it can be sent again"
+
+
+def test_a_token_that_the_model_does_not_have_fails_its_own_request(start: Callable[..., Server]) -> None:
+    server = start()
+    server.handler.text.tokenizer.add_tokens(["purple"])
+    server.send("good", FACTS[0], "a")
+    server.send("bad", "remember purple", "b")
+    server.run()
+    assert server.errors["bad"][0] == 400
+    assert "this model knows the tokens 0 to" in server.errors["bad"][1]
+    assert len(server.parts["good"][0].split()) == 8
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -449,7 +482,7 @@ def test_a_model_without_a_template_continues_the_text(start: Callable[..., Serv
         ({"dtype": "int8"}, "handler.dtype"),
         ({"max_tokens": 0}, "handler.max_tokens"),
         ({"model_path": "elsewhere"}, "holds no model"),
-        ({"kv_bytes": 1}, "holds no state"),
+        ({"kv_bytes": 1}, "1 bytes are too few for keys and values"),
     ],
 )
 def test_a_wrong_configuration_is_an_error_when_the_model_loads(

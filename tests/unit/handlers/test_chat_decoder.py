@@ -1,5 +1,7 @@
 """handlers/chat: what the model computes in one batch of many conversations is what it computes for each alone."""
 
+import copy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.handlers.conftest import HANDLERS, FakeContext, load_module
+from tests.unit.handlers.conftest import HANDLERS, load_module
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -71,15 +73,18 @@ def expected(model: Any, tokens: list[int]) -> Any:
         return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
 
 
+UNIT = 16
+
+
 class Conversations:
     """Plays conversations against a decoder, and compares each of its logits."""
 
     def __init__(self, decoders: ModuleType, model: Any, units: int, most_prompt: int) -> None:
         self.reading = decoders.Reading
-        probe = decoders.Decoder(FakeContext({}), model, most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
-        size = probe.arena.unit_bytes
+        probe = decoders.Decoder(copy.deepcopy(model), most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
+        size = UNIT * probe.layout.token_bytes
         self.decoder = decoders.Decoder(
-            FakeContext({}), model, most_bytes=(units + 1) * size, most_host_bytes=3 * size, most_prompt=most_prompt
+            copy.deepcopy(model), most_bytes=units * size, most_host_bytes=3 * size, most_prompt=most_prompt
         )
         self.model = model
         self.live: dict[Any, int] = {}  # how many tokens each answer still gets
@@ -93,6 +98,7 @@ class Conversations:
         """One step of all conversations; return those that have their answer."""
         for reading, logits in self.decoder.step(list(self.live)).items():
             torch.testing.assert_close(logits, expected(self.model, reading.tokens)[-1], **CLOSE)
+            assert self.decoder.used_bytes <= self.decoder.most_bytes
             reading.tokens.append(int(logits.argmax()))
             self.live[reading] -= 1
         done = [reading for reading, left in self.live.items() if not left]
@@ -196,20 +202,65 @@ def test_more_conversations_than_there_is_room_for_take_turns(decoders: ModuleTy
 
 
 def test_one_that_fits_nowhere_is_refused(decoders: ModuleType, llama: Any) -> None:
-    play = Conversations(decoders, llama, 4, 100)
-    assert play.decoder.most_tokens == 48
-    play.begin([1] * 49, 1)
-    with pytest.raises(ValueError, match=r"the keys and values of 49 tokens do not fit .* room for 48"):
+    play = Conversations(decoders, llama, 5, 100)
+    assert play.decoder.most_tokens == 48, "it has two places while it moves to the larger one"
+    play.begin([1] * 97, 1)
+    with pytest.raises(ValueError, match=r"the keys and values of 97 tokens do not fit .* room for 48"):
         play.step()
+
+
+def test_numbers_that_are_none_stay_with_their_conversation(decoders: ModuleType, llama: Any) -> None:
+    model = copy.deepcopy(llama)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = torch.nan
+    play = Conversations(decoders, model, 400, 8)
+    bad, good = [7] * 40, [3, 1, 4, 1, 5] * 6
+    for _ in range(3):  # in the memory that the others have left, and beside them
+        readings = [play.reading(tokens) for tokens in (bad, good, bad[:20], good[:9])]
+        waiting = list(readings)
+        while waiting:
+            for reading, logits in play.decoder.step(waiting).items():
+                is_good = 7 not in reading.tokens
+                assert bool(logits.isfinite().all()) is is_good
+                if is_good:
+                    torch.testing.assert_close(logits, expected(model, reading.tokens)[-1], **CLOSE)
+                waiting.remove(reading)
+        for place, reading in enumerate(readings):
+            play.decoder.forget(reading) if place == 0 else play.decoder.keep(reading)
+
+
+def test_one_long_conversation_is_not_computed_with_the_short_ones(
+    decoders: ModuleType, llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention = sys.modules["chat_attention"]
+    attend, scores = attention.scaled_dot_product_attention, []
+
+    def counted(query: Any, key: Any, *arguments: Any, **options: Any) -> Any:
+        scores.append(query.shape[0] * key.shape[2])
+        return attend(query, key, *arguments, **options)
+
+    play = Conversations(decoders, llama, 2000, 600)
+    for length in (20, 20, 20, 500):
+        play.begin([1] * length, 2)
+    play.step()
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", counted)
+    play.step()
+    assert sum(scores) == 2 * (3 * 21 + 501)
 
 
 def test_a_model_without_keys_and_values_is_refused(decoders: ModuleType) -> None:
     config = transformers.MambaConfig(vocab_size=WORDS, hidden_size=8, state_size=4, num_hidden_layers=1)
     model = transformers.MambaForCausalLM(config).eval()
     with pytest.raises(ValueError, match="mamba"):
-        decoders.Decoder(FakeContext({}), model, most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
+        decoders.Decoder(model, most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
 
 
 def test_a_folder_is_all_that_a_worker_needs(tmp_path: Path, llama: Any) -> None:
     llama.save_pretrained(tmp_path)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors"}
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
+def test_models_with_their_own_attention_run_by_themselves(decoders: ModuleType, kind: str) -> None:
+    decoder = decoders.Decoder(model_of(kind), most_bytes=1 << 20, most_host_bytes=0, most_prompt=1)
+    assert decoder.is_packed is (kind == "mistral")  # that of gemma2 has softcap

@@ -6,17 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from torchserve_py.versions.traffic.answer_times import Record
-from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict
-from torchserve_py.versions.traffic.canary_rules import CanaryRules
+from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryRules, CanaryVerdict
 from torchserve_py.versions.traffic.traffic_body import read_body, read_shadow_rules
+from torchserve_py.versions.traffic.version_record import VersionRecord
 
 RULES = CanaryRules(version="2", steps=[5, 50])
 
 
 @given(some.lists(some.floats(1e-5, 100), min_size=200, max_size=300), some.floats(0.5, 0.99))
 def test_quantiles_are_right_to_a_few_percent(times: list[float], share: float) -> None:
-    made = Record()
+    made = VersionRecord()
     for each in times:
         made.time(each)
     found = made.quantile(share)

@@ -14,7 +14,7 @@ from torchserve_py.base.settings.schemas.versions import SavedModel, VersionSett
 from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.models.registry import ModelRegistry
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
-from torchserve_py.fleet.snapshots.snapshot_file import Snapshot, parse_snapshot
+from torchserve_py.fleet.saved_models.snapshot_file import Snapshot, parse_snapshot
 from torchserve_py.plugin_api import PluginUnavailable
 from torchserve_py.versions.traffic.first_weights import FirstWeights
 from torchserve_py.versions.traffic.traffic_settings import read_weights

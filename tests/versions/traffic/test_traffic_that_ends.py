@@ -18,7 +18,7 @@ from torchserve_py.core.serving.errors import BadParameter, ModelError
 from torchserve_py.core.serving.serving import ModelStatus, ServedModel, WorkerStatus
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.versions.traffic.canaries import Canaries
-from torchserve_py.versions.traffic.canary_rules import CanaryRules, ShadowRule
+from torchserve_py.versions.traffic.canary import CanaryRules, ShadowRule
 from torchserve_py.versions.traffic.shadows import Shadows
 from torchserve_py.versions.traffic.traffic_body import ShadowRules
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from torchserve_py.versions.traffic.canary import CanaryVerdict
-from torchserve_py.versions.traffic.canary_rules import CanaryRules
+from torchserve_py.versions.traffic.canary import CanaryRules, CanaryVerdict
 from torchserve_py.versions.traffic.evidence import Evidence, difference, exceedance, surprise, tail_difference
 from torchserve_py.versions.traffic.trial import Side, Trial
 

@@ -9,11 +9,12 @@ from ts.apis.open_inference.tensors import flat_list, json_numbers, raw_bytes
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.jobs.errors import RowFailure
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import BYTES, JSON
 
 #: The request and response header with the length of the JSON before the binary tensors.
 LENGTH_HEADER: Final = "Inference-Header-Content-Length"
-_JSON_TYPE: Final = ("content-type", "application/json")
-_BINARY_TYPE: Final = ("content-type", "application/octet-stream")
+_JSON_TYPE: Final = ("content-type", JSON)
+_BINARY_TYPE: Final = ("content-type", BYTES)
 
 
 def selected_outputs(request: InferenceRequest, response: InferenceResponse) -> list[Tensor]:

@@ -4,6 +4,7 @@
 knows nothing of the protocol finds it; with the envelope ``kservev2`` the row is the request as JSON would have it.
 """
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.datatypes import DATATYPES, FLOATS
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import BYTES
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 from ts.torch_handler.request_envelope.envelope_tensors import write_tensor
 from ts.utils.util import PredictionException
@@ -53,7 +55,7 @@ def row_of_zeros(job_id: str, inputs: Iterable[Sequence[Any]]) -> InferRow:
         total += size
     head = json.dumps({"inputs": described}).encode()
     headers = ((LENGTH_HEADER.lower().encode(), b"%d" % len(head)),)
-    return InferRow(job_id, headers, "application/octet-stream", head + bytes(total), OPEN_INFERENCE_REST, False)
+    return InferRow(job_id, headers, BYTES, head + bytes(total), OPEN_INFERENCE_REST, False)
 
 
 class OpenInferenceRows:
@@ -116,9 +118,19 @@ class OpenInferenceRows:
 
 def _envelope_data(tensor: Tensor) -> Any:
     """Return the data for the envelope: an array at once, if that saves a list of many numbers."""
-    if isinstance(tensor.data, list) or tensor.datatype in {"BYTES", "BF16"}:
+    if tensor.datatype == "BYTES":
+        return [_json_text(each) if isinstance(each, bytes) else each for each in flat_list(tensor)]
+    if isinstance(tensor.data, list) or tensor.datatype == "BF16":
         return flat_list(tensor)
     return numpy_of(tensor).reshape(-1)
+
+
+def _json_text(element: bytes) -> str:
+    """Return an element of BYTES as JSON has it: text, or Base64 of what is none."""
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(element).decode()
 
 
 def _value(tensor: Tensor) -> Any:

@@ -19,6 +19,7 @@ from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Te
 from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import JSON
 
 #: The pseudo header in which the server names the endpoint; absent for `INFER`.
 ENDPOINT: Final = ":endpoint"
@@ -82,7 +83,7 @@ class TextRequest:
 
         body = write_text_response(self.request, response, with_id=self.with_id)
         headers = response.parameters.get("headers") or {}
-        return [("content-type", "application/json"), *((str(k), str(v)) for k, v in headers.items())], body
+        return [("content-type", JSON), *((str(k), str(v)) for k, v in headers.items())], body
 
 
 def receive(

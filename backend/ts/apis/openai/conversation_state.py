@@ -1,95 +1,149 @@
-"""What a sequence has of OpenAI's responses and conversations: plain values, so that every store can keep them.
+"""What a sequence has of OpenAI's responses and conversations: items in their order, and who has brought which.
 
-A sequence holds either a conversation, or a response and all that continue it, directly or by way of others. A response
-that continues another one names it as its parent; so one response may be continued in several ways, and each of them
-sees only what leads to it.
+A sequence holds either a conversation, or a response and those that continue it, one after another. A response that is
+continued a second time is a fork: a sequence of its own, which begins with a copy of what leads to it. Responses name
+their items by ids. Each change is an entry of the sequence's log; what is deleted leaves it, since the state is then
+written whole.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Self, TypeAlias
 
 from ts.jobs.errors import RowFailure
+from ts.sequence.log_state import LogState
 
-#: The state, made anew by each function that changes it.
-State: TypeAlias = dict[str, Any]
 Item: TypeAlias = dict[str, Any]
+#: A change: the mark, its kind, and what it brings.
+Entry: TypeAlias = tuple[str, str, Any]
 
-_MARK: Final = "openai_responses"
+MARK: Final = "openai"
+#: Kinds of changes.
+CONVERSATION: Final = "conversation"
+ITEMS: Final = "items"
+RESPONSE: Final = "response"
 
 
-def new_id(kind: str) -> str:
-    """Return an id such as ``msg_…``."""
-    return f"{kind}_{uuid.uuid4().hex}"
+class ConversationState(LogState):
+    """The state; each change makes another one.
+
+    Attributes:
+        conversation: The conversation that the sequence is; None if it is a response and what continues it.
+        items: All items by id, in order.
+        responses: By id, in order: each a response without its output, and the ids of its input and its output.
+    """
+
+    __slots__ = ("conversation", "items", "responses")
+
+    def __init__(
+        self,
+        conversation: Mapping[str, Any] | None = None,
+        items: Mapping[str, Item] | None = None,
+        responses: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.conversation = conversation
+        self.items = items or {}
+        self.responses = responses or {}
+
+    @classmethod
+    def decoded(cls, plain: Sequence[Any]) -> Self:
+        """Return the state of these values."""
+        conversation, items, responses = plain
+        return cls(conversation, {item["id"]: item for item in items}, dict(responses))
+
+    def encoded(self) -> list[Any]:
+        """Return the state as plain values."""
+        return [self.conversation, list(self.items.values()), dict(self.responses)]
+
+    def after(self, entry: Entry) -> ConversationState:
+        """Return the state after a change."""
+        _, kind, value = entry
+        if kind == CONVERSATION:
+            return ConversationState(value, self.items, self.responses)
+        if kind == ITEMS:
+            return ConversationState(self.conversation, {**self.items, **_by_id(value)}, self.responses)
+        items = {**self.items, **_by_id(value["input"]), **_by_id(value["output"])}
+        kept = {
+            "response": value["response"],
+            "input": [item["id"] for item in value["input"]],
+            "output": [item["id"] for item in value["output"]],
+        }
+        return ConversationState(self.conversation, items, {**self.responses, value["response"]["id"]: kept})
+
+    @property
+    def latest(self) -> str | None:
+        """The response that a further one continues in this sequence; None if there is none, or a conversation."""
+        return next(reversed([*self.responses]), None) if self.conversation is None else None
+
+    def response(self, response_id: str) -> dict[str, Any]:
+        """Return a response. Raises RowFailure: there is none."""
+        kept = self._kept(response_id)
+        output = [self.items[each] for each in kept["output"] if each in self.items]
+        return {**kept["response"], "output": output}
+
+    def before(self, response_id: str) -> list[Item]:
+        """Return the items that a response was given, the history included. Raises RowFailure: there is none."""
+        return self._until(self._kept(response_id), with_output=False)
+
+    def history(self, response_id: str) -> list[Item]:
+        """Return the items that lead to what continues a response. Raises RowFailure: there is none."""
+        return self._until(self._kept(response_id), with_output=True)
+
+    def _kept(self, response_id: str) -> Mapping[str, Any]:
+        kept = self.responses.get(response_id)
+        if kept is None:
+            raise not_found("Response", response_id)
+        return kept
+
+    def _until(self, kept: Mapping[str, Any], *, with_output: bool) -> list[Item]:
+        ids = list(self.items)
+        its = {*kept["input"], *kept["output"]} if with_output else {*kept["input"]}
+        last = next((place for place in range(len(ids) - 1, -1, -1) if ids[place] in its), -1)
+        return [self.items[each] for each in ids[: last + 1]]
+
+    def without_response(self, response_id: str) -> ConversationState:
+        """Return the state without a response, and without items that nothing needs. Raises RowFailure: there is none.
+
+        What continues it needs its items. Those of a conversation stay.
+        """
+        self._kept(response_id)
+        responses = {name: kept for name, kept in self.responses.items() if name != response_id}
+        items: Mapping[str, Item] = self.items
+        if self.conversation is None:
+            last = self._until(next(reversed(responses.values())), with_output=True) if responses else []
+            items = _by_id(last)
+        return ConversationState(self.conversation, items, responses)
+
+    def without_item(self, item_id: str) -> ConversationState:
+        """Return the state of a conversation without an item."""
+        items = {name: item for name, item in self.items.items() if name != item_id}
+        return ConversationState(self.conversation, items, self.responses)
 
 
-def checked(value: Any) -> State:
-    """Return a sequence's state. Raises Failure: it is another one, of a client that has used the id for its own."""
-    if not isinstance(value, dict) or value.get("kind") != _MARK:
+def _by_id(items: Iterable[Item]) -> dict[str, Item]:
+    return {item["id"]: item for item in items}
+
+
+def entry_of(kind: str, value: Any) -> Entry:
+    """Return a change as an entry of the log."""
+    return (MARK, kind, value)
+
+
+def is_entry(value: Any) -> bool:
+    """Whether an entry of a log is one of these, and not of the model's handler."""
+    return isinstance(value, tuple) and value[:1] == (MARK,)
+
+
+def checked(value: Any) -> ConversationState:
+    """Return a sequence's state. Raises RowFailure: it is another one, of a client that has used the id for its own."""
+    if not isinstance(value, ConversationState):
         raise RowFailure(409, "This sequence holds something else than responses and conversations.")
     return value
 
 
-def empty(conversation: Mapping[str, Any] | None = None, items: Sequence[Item] = ()) -> State:
-    """Return the state of a sequence that begins; ``conversation`` is that which it holds, if it does."""
-    return {
-        "kind": _MARK,
-        "responses": {},
-        "conversation": None if conversation is None else dict(conversation),
-        "items": list(items),
-    }
-
-
-def response_of(state: State, response_id: str) -> dict[str, Any]:
-    """Return a response as ``response``, with its ``parent`` and its ``input``. Raises Failure: there is none."""
-    found = state["responses"].get(response_id)
-    if found is None or found["deleted"]:
-        raise not_found("Response", response_id)
-    entry: dict[str, Any] = found
-    return entry
-
-
-def conversation_of(state: State, conversation_id: str) -> dict[str, Any]:
-    """Return the conversation that the sequence holds. Raises Failure: it holds none."""
-    found: dict[str, Any] | None = state["conversation"]
-    if found is None:
-        raise not_found("Conversation", conversation_id)
-    return found
-
-
-def history(state: State, parent: str | None) -> list[Item]:
-    """Return the items that lead to what follows a response; those of the conversation if there is no response."""
-    if parent is None:
-        return list(state["items"])
-    steps: list[list[Item]] = []
-    at: str | None = parent
-    while at is not None:
-        entry = state["responses"][at]
-        steps.append([*entry["input"], *entry["response"]["output"]])
-        at = entry["parent"]
-    return [item for step in reversed(steps) for item in step]
-
-
-def with_response(state: State, parent: str | None, given: Sequence[Item], response: Mapping[str, Any]) -> State:
-    """Return the state with one more response, to these items."""
-    entry = {"parent": parent, "input": list(given), "response": dict(response), "deleted": False}
-    responses = state["responses"] | {response["id"]: entry}
-    items = state["items"]
-    if state["conversation"] is not None:
-        items = [*items, *given, *response["output"]]
-    return state | {"responses": responses, "items": items}
-
-
-def without_response(state: State, response_id: str) -> State:
-    """Return the state without a response; those that continue it keep what it said. Raises Failure: there is none."""
-    entry = response_of(state, response_id) | {"deleted": True}
-    return state | {"responses": state["responses"] | {response_id: entry}}
-
-
 def page(items: Sequence[Item], limit: int, after: str, order: str) -> dict[str, Any]:
-    """Return a part of a list as OpenAI's API gives it. Raises Failure: ``after`` is not one of the items."""
+    """Return a part of a list as OpenAI's API gives it. Raises RowFailure: ``after`` is not one of the items."""
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after:
         place = next((place for place, item in enumerate(ordered) if item["id"] == after), None)

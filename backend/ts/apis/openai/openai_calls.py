@@ -8,6 +8,11 @@ from typing import Final
 OPENAI: Final = "openai_responses"
 #: The header with the call.
 CALL_HEADER: Final = "openai_call"
+#: The header of an answer that is not one: what leads to the response that the request continues. That one is continued
+#: already, so the request begins a sequence of its own.
+FORK_HEADER: Final = "openai_fork"
+#: What the ids of the sequences begin with that are responses and conversations.
+SEQUENCE_PREFIX: Final = "openai-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +24,10 @@ class ResponsesCall:
         id: Of the response or the conversation that it is about, or that it makes.
         previous: The response that a new one continues.
         in_conversation: Whether a new response belongs to the conversation that the sequence is.
-        item: The item of a conversation that it is about.
+        item: The item of a conversation that it is about, or several with commas between; the new response's id.
         limit, after, order: Which part of a list it asks for.
         is_new: Whether the sequence begins with this call.
+        history: How many bytes of items that lead to it the body has before the request; 0: the sequence has them.
     """
 
     operation: str
@@ -33,6 +39,7 @@ class ResponsesCall:
     after: str = ""
     order: str = "desc"
     is_new: bool = False
+    history: int = 0
 
     def encoded(self) -> str:
         """Return the value of the header."""

@@ -1,48 +1,55 @@
 """What a request for a response asks for, as the chat completion that a handler answers.
 
-What this server does not have is refused by its name, unless it has the value that leaves everything as it is.
+A field that is not of Responses goes to the handler as it is, which takes it or refuses it. What of Responses neither
+the server nor a chat completion has is refused by its name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ts.apis.openai.conversation_state import Item, new_id, refused
+from ts.apis.openai.conversation_state import Item, refused
+from ts.apis.openai.response_items import ItemIds, messages_of, read_items, shown
+from ts.apis.openai.response_tools import passed_on, tools_in
 from ts.jobs.errors import RowFailure
 
-#: Fields that are for the handler, under its names.
-_FOR_THE_HANDLER: Final = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_output_tokens": "max_completion_tokens",
-    # Not OpenAI's, but of servers that have them.
-    "seed": "seed",
-    "stop": "stop",
-    "top_k": "top_k",
+#: Fields that are the server's, or change nothing of the answer.
+_NOT_FOR_THE_HANDLER: Final = frozenset(
+    {
+        *("model", "input", "instructions", "metadata", "store", "stream", "previous_response_id", "conversation"),
+        *("background", "stream_options", "truncation", "max_tool_calls", "service_tier"),
+        *("tools", "tool_choice", "parallel_tool_calls"),  # see `response_tools`
+        *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata"),
+    }
+)
+#: Fields that ask for what neither the server nor a chat completion has.
+_REFUSED: Final = frozenset({"prompt", "context_management", "moderation"})
+#: Names of fields, and those that they have in a chat completion.
+_RENAMED: Final = {"max_output_tokens": "max_completion_tokens"}
+#: The field of a request for what a handler refuses under another name.
+_ASKED_AS: Final = {
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning",
+    "response_format": "text",
+    "verbosity": "text",
+    "logprobs": "include",
 }
-#: Fields that change nothing of the answer.
-_IGNORED: Final = frozenset({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier"})
-#: Fields that are taken with these values alone.
-_PLAIN: Final[Mapping[str, tuple[Any, ...]]] = {
-    "background": (False,),
-    "include": ([],),
-    "parallel_tool_calls": (True, False),
-    "reasoning": ({},),
-    "stream_options": ({}, {"include_obfuscation": False}, {"include_obfuscation": True}),
-    "text": ({}, {"format": {"type": "text"}}),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
-_OWN: Final = frozenset(
-    {"model", "input", "instructions", "metadata", "store", "stream", "previous_response_id", "conversation"}
+_INCLUDED_LOGPROBS: Final = "message.output_text.logprobs"
+#: What a response may include: the other things are of items that no response here has.
+_INCLUDABLE: Final = (
+    _INCLUDED_LOGPROBS,
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
 )
 _UNSUPPORTED: Final = "unsupported_parameter"
-_ROLES: Final = ("user", "assistant", "system", "developer")
-_TEXTS: Final = ("input_text", "output_text", "text")
 _MOST_METADATA: Final = 16
 
 
@@ -51,13 +58,15 @@ class ResponseRequest(NamedTuple):
 
     Attributes:
         given: The items of its input.
-        fields: The request itself.
-        for_handler: What the handler's chat completion takes over.
+        fields: The request itself, without fields that are null.
+        for_handler: What the handler's chat completion has besides messages.
+        tools: The tools that the model gets, as the request has them.
     """
 
     given: list[Item]
     fields: Mapping[str, Any]
     for_handler: Mapping[str, Any]
+    tools: list[dict[str, Any]]
 
     @property
     def streams(self) -> bool:
@@ -71,7 +80,7 @@ class ResponseRequest(NamedTuple):
 
     def completion(self, history: Sequence[Item]) -> dict[str, Any]:
         """Return the body of the chat completion that answers these items after a history."""
-        messages = [{"role": item["role"], "content": text_of(item)} for item in (*history, *self.given)]
+        messages = messages_of([*history, *self.given])
         if instructions := self.fields.get("instructions"):
             messages = [{"role": "system", "content": instructions}, *messages]
         body: dict[str, Any] = {"model": self.fields.get("model") or "", "messages": messages, **self.for_handler}
@@ -80,74 +89,83 @@ class ResponseRequest(NamedTuple):
         return body
 
 
-def read_request(body: Any) -> ResponseRequest:
+def read_request(body: Any, ids: ItemIds) -> ResponseRequest:
     """Return what a body asks for. Raises Failure: a field is wrong or not supported (400, with its name)."""
-    fields = json_object(body)
-    for name, value in fields.items():
-        if name in _PLAIN:
-            if value is not None and value not in _PLAIN[name]:
-                raise refused(
-                    f"{name} is {_shown(value)}, which is not supported here; leave it out.", name, _UNSUPPORTED
-                )
-        elif name not in _OWN and name not in _IGNORED and name not in _FOR_THE_HANDLER:
+    fields = {name: value for name, value in json_object(body).items() if value is not None}
+    for name in fields:
+        if name in _REFUSED:
             raise refused(f"{name} is not supported here; leave it out.", name, _UNSUPPORTED)
-    for name in ("store", "stream"):
-        if not isinstance(fields.get(name), bool | None):
-            raise refused(f"{name} is {_shown(fields[name])}; true or false is right.", name)
-    if not isinstance(fields.get("instructions"), str | None):
+    for name in ("store", "stream", "background"):
+        if not isinstance(fields.get(name, False), bool):
+            raise refused(f"{name} is {shown(fields[name])}; true or false is right.", name)
+    if fields.get("background"):
+        raise refused("background is true, which is not supported here; leave it out.", "background", _UNSUPPORTED)
+    if not isinstance(fields.get("instructions", ""), str):
         raise refused("instructions has to be a text.", "instructions")
+    if fields.get("truncation", "auto") not in ("auto", "disabled"):
+        raise refused(f"truncation is {shown(fields['truncation'])}; auto or disabled is right.", "truncation")
     read_metadata(fields)
-    if fields.get("input") is None:
-        raise refused("input is missing: a text, or a list of messages.", "input", "missing_required_parameter")
-    passed_on = {_FOR_THE_HANDLER[name]: fields[name] for name in _FOR_THE_HANDLER if fields.get(name) is not None}
-    return ResponseRequest(read_items(fields["input"], "input"), fields, passed_on)
+    if "input" not in fields:
+        raise refused("input is missing: a text, or a list of items.", "input", "missing_required_parameter")
+    tools = tools_in(fields)
+    for_handler = _for_handler(fields) | passed_on(tools, fields)
+    return ResponseRequest(read_items(fields["input"], "input", ids), fields, for_handler, tools)
 
 
-def read_items(value: Any, param: str) -> list[Item]:
-    """Return the messages in a text or a list, each with an id. Raises Failure: it is something else."""
-    if isinstance(value, str):
-        return [_message("user", [{"type": "input_text", "text": value}])]
-    if not isinstance(value, list):
-        raise refused(f"{param} is {_shown(value)}; a text, or a list of messages is right.", param)
-    items = []
-    for place, item in enumerate(value):
-        kind = item.get("type", "message") if isinstance(item, dict) else None
-        if kind != "message":
-            raise refused(f"{param}[{place}] has the type {kind!r}; only messages are supported here.", param)
-        role = item.get("role")
-        if role not in _ROLES:
-            raise refused(f"{param}[{place}].role is {_shown(role)}; one of {', '.join(_ROLES)} is right.", param)
-        items.append(_message(role, _parts(item.get("content"), role, f"{param}[{place}].content", param)))
-    return items
+def _for_handler(fields: Mapping[str, Any]) -> dict[str, Any]:
+    passed: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _TRANSLATED:
+            passed |= _TRANSLATED[name](value, fields)
+        elif name not in _NOT_FOR_THE_HANDLER:
+            passed[_RENAMED.get(name, name)] = value
+    return passed
 
 
-def _parts(content: Any, role: str, name: str, param: str) -> list[dict[str, Any]]:
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not parts:
-        raise refused(f"{name} is {_shown(content)}; a text, or a list of parts is right.", param)
-    for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in _TEXTS or not isinstance(part.get("text"), str):
-            raise refused(f"{name} has a part of the type {kind!r}; only text is supported here.", param)
-    return [text_part(part["text"]) if role == "assistant" else _input_part(part["text"]) for part in parts]
+def _text(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the format that the answer must have, and how much it says."""
+    if not isinstance(value, dict) or not isinstance(value.get("format") or {}, dict):
+        raise refused(f"text is {shown(value)}; an object with format is right.", "text")
+    passed: dict[str, Any] = {}
+    asked = dict(value.get("format") or {})
+    kind = asked.pop("type", "text")
+    if kind == "json_schema":
+        passed["response_format"] = {"type": kind, "json_schema": asked}
+    elif kind != "text":
+        passed["response_format"] = {"type": kind, **asked}
+    if value.get("verbosity") not in (None, "medium"):
+        passed["verbosity"] = value["verbosity"]
+    return passed
 
 
-def _input_part(text: str) -> dict[str, Any]:
-    return {"type": "input_text", "text": text}
+def _reasoning(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise refused(f"reasoning is {shown(value)}; an object with effort is right.", "reasoning")
+    return {} if value.get("effort") is None else {"reasoning_effort": value["effort"]}
 
 
-def text_part(text: str) -> dict[str, Any]:
-    """Return a part of what a model says."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _include(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    wrong = [each for each in value if each not in _INCLUDABLE] if isinstance(value, list) else [value]
+    if wrong:
+        raise refused(f"include has {shown(wrong[0])}; it is a list of {', '.join(_INCLUDABLE)}.", "include")
+    return {"logprobs": True} if _INCLUDED_LOGPROBS in value else {}
 
 
-def _message(role: str, content: list[dict[str, Any]]) -> Item:
-    return {"id": new_id("msg"), "type": "message", "status": "completed", "role": role, "content": content}
+def _top_logprobs(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"logprobs": True, "top_logprobs": value} if value else {}
 
 
-def text_of(item: Item) -> str:
-    """Return the text of a message."""
-    return "".join(part["text"] for part in item["content"])
+_TRANSLATED: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]]] = {
+    "text": _text,
+    "reasoning": _reasoning,
+    "include": _include,
+    "top_logprobs": _top_logprobs,
+}
+
+
+def asked_as(param: Any) -> Any:
+    """Return the field of a request that a handler names as a field of its chat completion."""
+    return _ASKED_AS.get(param, param) if isinstance(param, str) else param
 
 
 def read_metadata(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -157,7 +175,7 @@ def read_metadata(fields: Mapping[str, Any]) -> dict[str, str]:
         return {}
     is_plain = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
     if not is_plain or len(value) > _MOST_METADATA:
-        raise refused(f"metadata is {_shown(value)}; up to {_MOST_METADATA} texts by name are right.", "metadata")
+        raise refused(f"metadata is {shown(value)}; up to {_MOST_METADATA} texts by name are right.", "metadata")
     metadata: dict[str, str] = value
     return metadata
 
@@ -169,10 +187,5 @@ def json_object(body: Any) -> dict[str, Any]:
     except ValueError as error:
         raise refused(f"The body is not JSON: {error}.", None) from error
     if not isinstance(value, dict):
-        raise RowFailure(400, f"The body is {_shown(value)}; a JSON object is right.")
+        raise RowFailure(400, f"The body is {shown(value)}; a JSON object is right.")
     return value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -9,24 +9,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from ts.apis.openai.conversation_state import (
-    State,
+    CONVERSATION,
+    ITEMS,
+    RESPONSE,
+    ConversationState,
+    Entry,
+    Item,
     checked,
-    conversation_of,
-    empty,
-    history,
+    entry_of,
     not_found,
     page,
     refused,
-    response_of,
-    with_response,
-    without_response,
 )
-from ts.apis.openai.openai_calls import CALL_HEADER, ResponsesCall
-from ts.apis.openai.response_answers import ResponseAnswer
-from ts.apis.openai.response_requests import ResponseRequest, json_object, read_items, read_metadata, read_request
+from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, SEQUENCE_PREFIX, ResponsesCall
+from ts.apis.openai.response_answers import ResponseAnswer, completion_of
+from ts.apis.openai.response_items import ItemIds, read_items
+from ts.apis.openai.response_requests import ResponseRequest, asked_as, json_object, read_metadata, read_request
 from ts.context import Context
 from ts.jobs.errors import RowFailure
 from ts.jobs.json_values import json_text
@@ -37,19 +39,26 @@ from ts.protocol.messages import InferRow
 
 _CONTENT_TYPE: Final = "content-type"
 _MOST_ITEMS: Final = 20
+_OF_STREAMS: Final = frozenset({"stream", "stream_options"})
 
 
 def row_reader(context: Context, declared: Mapping[str, Any], envelope: str | None) -> RowReader:
     """Return what reads calls for a model."""
-    return lambda wire_row: _Conversation(context, wire_row).row
+    running: _Running = WeakValueDictionary()
+    return lambda wire_row: _Conversation(context, wire_row, running).row
+
+
+#: The calls of sequences that are making a response.
+_Running: TypeAlias = "WeakValueDictionary[str, _Conversation]"
 
 
 class _Conversation:
     """The sequence of one call, which is read and written while the call is answered."""
 
-    def __init__(self, context: Context, wire_row: InferRow) -> None:
+    def __init__(self, context: Context, wire_row: InferRow, running: _Running) -> None:
         """Read a row. Raises Failure: the model keeps no sequences, and the call is refused."""
         self._context = context
+        self._running = running
         self._body = wire_row.body
         self.row = Row(wire_row.job_id, {}, wire_row.headers)
         self._call = ResponsesCall.decoded(self.row.get_request_property(CALL_HEADER))
@@ -58,6 +67,8 @@ class _Conversation:
             self._sequence_id = self.row.get_request_property(context.header_key_sequence_id)
         self._answer: ResponseAnswer | None = None
         self._request: ResponseRequest | None = None
+        #: The items that lead to a new response.
+        self._past: list[Item] = []
         if self._sequence_id is None:
             self._prepare()
         else:
@@ -65,22 +76,38 @@ class _Conversation:
 
     # The state of the sequence
 
-    def _read(self) -> State:
+    def _read(self) -> ConversationState:
         """Return the state of the sequence. Raises Failure: there is none that could be continued."""
         call = self._call
-        cache = self._context.sequence_cache
         is_known = self._sequence_id is not None and not self.row.begins_sequence
-        if not is_known or self._sequence_id not in cache:
+        state = self._context.sequence_cache.look_at(self._sequence_id) if is_known else None
+        if state is None:
             if call.previous is not None:
                 raise _no_previous(call.previous)
             about_response = call.operation.endswith(("response", "input_items")) and not call.in_conversation
             raise not_found("Response" if about_response else "Conversation", call.id)
-        return checked(cache[self._sequence_id])
+        return checked(state)
 
-    def _write(self, state: State) -> None:
-        cache = self._context.sequence_cache
-        cache.copy_before_step(self._sequence_id)
-        cache[self._sequence_id] = state
+    def _conversation(self) -> tuple[ConversationState, Mapping[str, Any]]:
+        """Return the state and the conversation in it. Raises Failure: it is none."""
+        state = self._read()
+        if state.conversation is None:
+            raise not_found("Conversation", self._call.id)
+        return state, state.conversation
+
+    def _append(self, *entries: Entry) -> None:
+        """Change the state; the log gets the changes. Another response may have joined the sequence meanwhile."""
+        cache, sequence_id = self._context.sequence_cache, self._sequence_id
+        state = cache.look_at(sequence_id)
+        state = ConversationState() if state is None else checked(state)
+        for entry in entries:
+            cache[sequence_id] = state = state.after(entry)
+            cache.append(sequence_id, entry)
+
+    def _rewrite(self, state: ConversationState) -> None:
+        """Change the state to one without something, which leaves the store as well."""
+        self._context.sequence_cache[self._sequence_id] = state
+        self._context.sequence_cache.rewrite(self._sequence_id)
 
     def _end(self) -> None:
         if self._sequence_id is not None:
@@ -90,51 +117,79 @@ class _Conversation:
 
     def _prepare(self) -> Buffer | None:
         """Answer a call without the handler, or make what the handler gets. Raises Failure: the call is refused."""
-        operation: Callable[[], dict[str, Any] | None] = getattr(self, f"_{self._call.operation}")
+        operation: Callable[[], dict[str, Any] | list[Item] | None] = getattr(self, f"_{self._call.operation}")
         answer = operation()
         if answer is None:
             return None
         self.row.add_response_property(_CONTENT_TYPE, JSON)
         return json_text(answer).encode()
 
-    def _create_response(self) -> None:
-        call = self._call
-        self._request = request = read_request(self._body)
-        state, said = empty(), []
-        if call.previous is not None or call.in_conversation:
+    def _create_response(self) -> list[Item] | None:
+        """Make what the handler gets; or return what leads to a response that is continued already."""
+        call, body = self._call, bytes(self._body)
+        self._past = json.loads(body[: call.history]) if call.history else []
+        self._request = request = read_request(body[call.history :], self._ids)
+        conversation = None
+        if call.in_conversation:
+            state, conversation = self._conversation()
+            self._past = list(state.items.values())
+        elif call.previous is not None and not call.is_new:
             state = self._read()
-            if call.in_conversation:
-                conversation_of(state, call.id)
-            elif call.previous not in state["responses"] or state["responses"][call.previous]["deleted"]:
-                raise _no_previous(call.previous or "")
-            said = history(state, call.previous)
-        conversation = state["conversation"]["id"] if call.in_conversation else None
-        self._answer = ResponseAnswer(
-            self._response_id, request, call.previous, conversation, stores=self._stores(request)
-        )
-        self.row.data = {"body": request.completion(said)}
+            if call.previous not in state.responses:
+                raise _no_previous(call.previous)
+            self._past = state.history(call.previous)
+            if call.operation == "create_response" and (state.latest != call.previous or self._is_busy):
+                self.row.add_response_property(FORK_HEADER, "true")
+                return self._past
+        stores = request.stores and self._sequence_id is not None
+        about = None if conversation is None else conversation["id"]
+        self._answer = ResponseAnswer(call.item, request, call.previous, about, self._ids, stores=stores)
+        if self._sequence_id is not None and call.operation == "create_response":
+            self._running[self._sequence_id] = self
+        self.row.data = {"body": request.completion(self._past)}
         self.row.encode = self._encode
+        return None
 
     @property
-    def _response_id(self) -> str:
-        return self._call.item
+    def _is_busy(self) -> bool:
+        """Whether the sequence has another response that is being made."""
+        other = self._running.get(self._sequence_id or "")
+        return other is not None and not other.row.done
 
-    def _stores(self, request: ResponseRequest) -> bool:
-        return request.stores and self._sequence_id is not None
+    def _count_input_tokens(self) -> None:
+        """Have the handler read the request, and answer with one token: it counts what it has read."""
+        self._create_response()
+        self.row.data["body"] = {
+            **{name: value for name, value in self.row.data["body"].items() if name not in _OF_STREAMS},
+            "max_completion_tokens": 1,
+        }
+        self.row.encode = self._encode_count
+
+    @property
+    def _ids(self) -> ItemIds:
+        return ItemIds((self._sequence_id or "").removeprefix(SEQUENCE_PREFIX))
 
     def _get_response(self) -> dict[str, Any]:
-        response: dict[str, Any] = response_of(self._read(), self._call.id)["response"]
-        return response
+        return self._read().response(self._call.id)
 
     def _delete_response(self) -> dict[str, Any]:
-        self._write(without_response(self._read(), self._call.id))
+        state = self._read().without_response(self._call.id)
+        self._rewrite(state)
+        if state.conversation is None and not state.responses:
+            self._end()
         return {"id": self._call.id, "object": "response", "deleted": True}
 
     def _list_input_items(self) -> dict[str, Any]:
-        state, call = self._read(), self._call
-        entry = response_of(state, call.id)
-        before = [] if entry["parent"] is None else history(state, entry["parent"])
-        return page([*before, *entry["input"]], call.limit, call.after, call.order)
+        call = self._call
+        return page(self._read().before(call.id), call.limit, call.after, call.order)
+
+    def _get_items(self) -> list[Item]:
+        """Return items that a request refers to. Raises Failure: one is not there."""
+        items = self._read().items
+        for name in (names := self._call.item.split(",")):
+            if name not in items:
+                raise refused(f"Item with id {name!r} not found.", "input")
+        return [items[name] for name in names]
 
     def _create_conversation(self) -> dict[str, Any]:
         fields = json_object(self._body)
@@ -146,63 +201,57 @@ class _Conversation:
             "created_at": int(time.time()),
             "metadata": read_metadata(fields),
         }
-        self._write(empty(conversation, items))
+        self._append(entry_of(CONVERSATION, conversation), entry_of(ITEMS, items))
         return conversation
 
     def _get_conversation(self) -> dict[str, Any]:
-        return conversation_of(self._read(), self._call.id)
+        return dict(self._conversation()[1])
 
     def _update_conversation(self) -> dict[str, Any]:
         fields = json_object(self._body)
         _refuse_others(fields, {"metadata"})
-        state = self._read()
-        conversation = conversation_of(state, self._call.id) | {"metadata": read_metadata(fields)}
-        self._write(state | {"conversation": conversation})
+        conversation = {**self._conversation()[1], "metadata": read_metadata(fields)}
+        self._append(entry_of(CONVERSATION, conversation))
         return conversation
 
     def _delete_conversation(self) -> dict[str, Any]:
-        conversation_of(self._read(), self._call.id)
+        self._conversation()
+        self._rewrite(ConversationState())
         self._end()
         return {"id": self._call.id, "object": "conversation.deleted", "deleted": True}
 
     def _create_items(self) -> dict[str, Any]:
         fields = json_object(self._body)
         _refuse_others(fields, {"items"})
-        state = self._read()
-        conversation_of(state, self._call.id)
+        self._conversation()
         items = self._items(fields)
-        self._write(state | {"items": [*state["items"], *items]})
+        self._append(entry_of(ITEMS, items))
         return page(items, len(items), "", "asc")
 
     def _list_items(self) -> dict[str, Any]:
-        state, call = self._read(), self._call
-        conversation_of(state, call.id)
-        return page(state["items"], call.limit, call.after, call.order)
+        state, call = self._conversation()[0], self._call
+        return page(list(state.items.values()), call.limit, call.after, call.order)
 
     def _get_item(self) -> dict[str, Any]:
-        item: dict[str, Any] = self._items_but_one()[0]
-        return item
+        return self._state_with_item()[0].items[self._call.item]
 
     def _delete_item(self) -> dict[str, Any]:
-        _, others = self._items_but_one()
-        state = self._read()
-        self._write(state | {"items": others})
-        return conversation_of(state, self._call.id)
+        state, conversation = self._state_with_item()
+        self._rewrite(state.without_item(self._call.item))
+        return dict(conversation)
 
-    def _items_but_one(self) -> tuple[Any, list[Any]]:
-        """Return the item that the call names, and the others. Raises Failure: there is no such item."""
-        state = self._read()
-        conversation_of(state, self._call.id)
-        named = [item for item in state["items"] if item["id"] == self._call.item]
-        if not named:
+    def _state_with_item(self) -> tuple[ConversationState, Mapping[str, Any]]:
+        """Return the state and the conversation. Raises Failure: it has no item that the call names."""
+        state, conversation = self._conversation()
+        if self._call.item not in state.items:
             raise not_found("Item", self._call.item)
-        return named[0], [item for item in state["items"] if item["id"] != self._call.item]
+        return state, conversation
 
     def _items(self, fields: Mapping[str, Any]) -> list[Any]:
         given = fields.get("items")
         if not isinstance(given, list) or not 1 <= len(given) <= _MOST_ITEMS:
-            raise refused(f"items has to be a list of 1 to {_MOST_ITEMS} messages.", "items")
-        return read_items(given, "items")
+            raise refused(f"items has to be a list of 1 to {_MOST_ITEMS} items.", "items")
+        return read_items(given, "items", self._ids)
 
     # After the handler
 
@@ -210,31 +259,46 @@ class _Conversation:
         """Return what is sent for a result of the handler; the last one makes the response a part of the sequence."""
         assert self._answer is not None, "the handler got the request"
         assert self._request is not None, "the handler got the request"
-        end = self._context.header_key_sequence_end
-        row.get_response_headers().pop(end, None)  # a handler may end what it takes for a single request
-        status = row.get_response_status_code() or 200
-        if status >= 400:
-            raise _handlers_failure(status, value)
+        self._check_answered(row, value)
         if self._request.streams:
             row.add_response_property(_CONTENT_TYPE, EVENTS)
             body = self._answer.events(value, more=more)
         else:
             row.add_response_property(_CONTENT_TYPE, JSON)
-            body = json_text(self._answer.whole(value))
+            body = json_text(self._answer.whole(completion_of(value)))
         if not more:
             self._keep()
         return body.encode()
 
+    def _check_answered(self, row: Row, value: Any) -> None:
+        """Let the handler neither end the sequence nor refuse the request. Raises Failure: it has refused."""
+        end = self._context.header_key_sequence_end
+        row.get_response_headers().pop(end, None)  # a handler may end what it takes for a single request
+        status = row.get_response_status_code() or 200
+        if status >= 400:
+            raise _handlers_failure(status, value)
+
+    def _encode_count(self, row: Row, value: Any, more: bool) -> Buffer:
+        """Return how many tokens the handler has read, and keep nothing."""
+        self._check_answered(row, value)
+        if self._call.is_new:
+            self._end()
+        tokens = (completion_of(value).get("usage") or {}).get("prompt_tokens")
+        if not isinstance(tokens, int):
+            raise RowFailure(501, "The model does not return how many tokens it has read (usage.prompt_tokens).")
+        row.add_response_property(_CONTENT_TYPE, JSON)
+        return json_text({"object": "response.input_tokens", "input_tokens": tokens}).encode()
+
     def _keep(self) -> None:
         assert self._answer is not None, "the handler has answered"
         assert self._request is not None, "the handler has answered"
-        call, request = self._call, self._request
-        if self._stores(request):
-            # Another response may have joined the sequence meanwhile.
-            cache = self._context.sequence_cache
-            state = checked(cache[self._sequence_id]) if self._sequence_id in cache else empty()
-            self._write(with_response(state, call.previous, request.given, self._answer.response()))
-        elif call.is_new:
+        response = self._answer.response()
+        if response["store"]:
+            about = {name: value for name, value in response.items() if name != "output"}
+            made = {"response": about, "input": self._request.given, "output": response["output"]}
+            past = [entry_of(ITEMS, self._past)] if self._call.history else []
+            self._append(*past, entry_of(RESPONSE, made))
+        elif self._call.is_new:
             self._end()
 
 
@@ -253,7 +317,7 @@ def _handlers_failure(status: int, value: Any) -> RowFailure:
     """Return the failure that a handler has answered with: a text, or an error as OpenAI writes it."""
     try:
         error = (value if isinstance(value, dict) else json.loads(value))["error"]
-        details = {"param": error.get("param"), "code": error.get("code")}
+        details = {"param": asked_as(error.get("param")), "code": error.get("code")}
         return RowFailure(status, str(error["message"]), details=details)
     except (ValueError, TypeError, LookupError, AttributeError):
         text = value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)

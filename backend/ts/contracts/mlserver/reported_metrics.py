@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, Final
 
 from mlserver.metrics import context
-from prometheus_client import Histogram
+from mlserver.metrics.context import Histogram  # type: ignore[attr-defined] # of `prometheus_client`
 
 #: Values that wait for the next answer; of a model that reports without ever answering only the newest are kept.
 _records: Final[deque[list[Any]]] = deque(maxlen=10_000)

@@ -48,7 +48,7 @@ class BatchCommit:
         self._dropped: list[str] = []
         self._failed: list[str] = []
 
-    def refuse(self, sequence_id: str, status: int, cause: str, message: str) -> None:
+    def refuse(self, sequence_id: str, status: int, cause: str, message: str = "") -> None:
         """Answer a sequence's steps with an error."""
         for step in self.steps.get(sequence_id, ()):
             self.answers[step.index] = error_answer(step.row.job_id, status, cause, message)
@@ -114,9 +114,8 @@ class BatchCommit:
 
     def _taken_over(self, store: Store, lease: Lease, *, certainly: bool) -> None:
         """Answer steps whose lease another holder has taken; ``certainly``: their commit was certainly not written."""
-        text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
         for step in self.steps[lease.sequence_id]:
-            otherwise = error_answer(step.row.job_id, *MOVED, text) if certainly else None
+            otherwise = error_answer(step.row.job_id, *MOVED) if certainly else None
             self.answers[step.index] = look_up(store, step, self._rules, otherwise)
         self._dropped.append(lease.sequence_id)
 

@@ -19,15 +19,14 @@ def repeated(store: Store, step: Step, record: SequenceRecord, number: int) -> R
     try:
         kept = store.find(sequence_id, record.incarnation, number)
         if kept is None:
-            return error_answer(job_id, *APPLIED, f"Step {number} was applied before; its answer is not kept any more.")
+            return error_answer(job_id, *APPLIED)
         return answer_of(step, kept, record)
     except StoreError as error:
         logger.error("The sequence store cannot tell whether a step was applied: %s", error)
         return unknown(step)
     except (Damaged, ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
         logger.error("The kept answer to step %d of %r is damaged: %s", number, sequence_id, error)
-        text = f"Step {number} of sequence {sequence_id!r} was applied before, but its kept answer is damaged: {error}."
-        return error_answer(job_id, *APPLIED, text)
+        return error_answer(job_id, *APPLIED)
 
 
 def look_up(store: Store, step: Step, rules: Rules, otherwise: ResultRow | None = None) -> ResultRow:
@@ -46,5 +45,5 @@ def look_up(store: Store, step: Step, rules: Rules, otherwise: ResultRow | None 
     if record is not None and isinstance(verdict, Repeat):
         return repeated(store, step, record, verdict.number)
     if isinstance(verdict, Refuse) and verdict.reason is APPLIED:
-        return error_answer(step.row.job_id, *verdict.reason, verdict.message)
+        return error_answer(step.row.job_id, *verdict.reason)
     return otherwise or unknown(step)

@@ -17,12 +17,13 @@ from typing import Final, NamedTuple
 from ts.protocol.messages import ENDED
 from ts.sequences.steps.record import SequenceRecord, is_made_by_server
 
-#: Status and cause of a refusal.
+#: Status and cause of a refusal; the server has the words for it (`endpoints/failures.py`).
 Reason = tuple[int, str]
 APPLIED: Final = (409, "step_applied")
 GAP: Final = (409, "step_gap")
 DIFFERS: Final = (409, "step_differs")
 OPEN: Final = (409, "sequence_open")
+RUNNING: Final = (409, "request_running")
 UNKNOWN_SEQUENCE: Final = (410, "sequence_unknown")
 OVER: Final = (410, "sequence_ended")
 EXPIRED: Final = (410, "sequence_expired")
@@ -69,10 +70,9 @@ class Repeat(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The step is not applied, or not once more; ``message`` says why to a person."""
+    """The step is not applied, or not once more."""
 
     reason: Reason
-    message: str
 
 
 Verdict = RunStep | Repeat | Refuse
@@ -115,13 +115,12 @@ def _of_another_incarnation(claim: Claim, record: SequenceRecord, *, is_open: bo
     number, token = claim.number, claim.token or ""
     if record.is_earlier(token):
         if number == 1:
-            return Refuse(APPLIED, "Step 1 of an earlier sequence with this id was applied before, and began it.")
-        return Refuse(OVER, "The token names an earlier sequence with this id, which is over.")
+            return Refuse(APPLIED)
+        return Refuse(OVER)
     if (number or 1) > 1 or (number is None and is_open and not claim.starts) or is_made_by_server(token):
-        return Refuse(UNKNOWN_SEQUENCE, f"There is no sequence with the token {claim.token!r}.")
+        return Refuse(UNKNOWN_SEQUENCE)
     if is_open and not claim.starts:
-        text = "The sequence is open under another token; only a step with the start marker ends it and begins another."
-        return Refuse(OPEN, text)
+        return Refuse(OPEN)
     if number is None and not claim.starts and (refusal := _refused_beginning(record, rules)) is not None:
         return refusal
     return _BEGIN
@@ -130,9 +129,9 @@ def _of_another_incarnation(claim: Claim, record: SequenceRecord, *, is_open: bo
 def _refused_beginning(record: SequenceRecord, rules: Rules) -> Refuse | None:
     """Why a step without number and start marker begins no sequence where none is open; None if it does."""
     if record.closed not in ("", ENDED) and not rules.restart_expired:
-        return Refuse(EXPIRED, "The sequence has expired. Please start a new sequence.")
+        return Refuse(EXPIRED)
     if rules.require_start:
-        return Refuse(UNKNOWN_SEQUENCE, "No such sequence is open, and only a step with the start marker begins one.")
+        return Refuse(UNKNOWN_SEQUENCE)
     return None
 
 
@@ -141,7 +140,7 @@ def _numbered(claim: Claim, number: int, record: SequenceRecord, running: int) -
     if record.last == 0 and not running:
         if number == 1:
             return _BEGIN
-        return Refuse(UNKNOWN_SEQUENCE, f"There is no sequence that step {number} could continue.")
+        return Refuse(UNKNOWN_SEQUENCE)
     if number <= record.last:
         if number == 1 and claim.token is None and (claim.starts or record.closed) and not claim.asks:
             return _repeat(1, claim, record) if _is_same_beginning(claim, record) else _BEGIN
@@ -149,12 +148,8 @@ def _numbered(claim: Claim, number: int, record: SequenceRecord, running: int) -
     if record.closed:
         return _over(record)
     if number <= record.last + running:
-        return Refuse((409, "request_running"), f"Step {number} is still running. Try again later.")
-    next_number = record.last + running + 1
-    if number == next_number:
-        return _RUN
-    text = f"Step {number} cannot be applied: the next one is step {next_number}."
-    return Refuse(GAP, text)
+        return Refuse(RUNNING)
+    return _RUN if number == record.last + running + 1 else Refuse(GAP)
 
 
 def _without_number(claim: Claim, record: SequenceRecord, begun: bool, rules: Rules) -> Verdict:
@@ -175,8 +170,7 @@ def _without_number(claim: Claim, record: SequenceRecord, begun: bool, rules: Ru
             return _refused_beginning(record, rules) or _BEGIN
         return _repeat(kept.number, claim, record)
     if not claim.is_new and record.has_id(claim.request_id):
-        text = f"The request {claim.request_id!r} was applied before; its answer is not kept any more."
-        return Refuse(APPLIED, text)
+        return Refuse(APPLIED)
     if not record.closed:
         return _RUN
     if claim.token is not None:
@@ -202,11 +196,9 @@ def _is_same_beginning(claim: Claim, record: SequenceRecord) -> bool:
 def _repeat(number: int, claim: Claim, record: SequenceRecord) -> Verdict:
     kept = (record.kept or {}).get(number)
     if kept is None:
-        text = f"Step {number} was applied before; its answer is not kept any more. The last one is step {record.last}."
-        return Refuse(APPLIED, text)
+        return Refuse(APPLIED)
     if not _is_same_request(kept.digest, claim.digest):
-        text = f"Step {number} was applied before, with another body or as another call; this one is not applied."
-        return Refuse(DIFFERS, text)
+        return Refuse(DIFFERS)
     return Repeat(number)
 
 
@@ -218,5 +210,5 @@ def _is_same_request(one: bytes, other: bytes) -> bool:
 
 def _over(record: SequenceRecord) -> Refuse:
     if record.closed == ENDED:
-        return Refuse(OVER, "The sequence has ended.")
-    return Refuse(EXPIRED, "The sequence has expired. Please start a new sequence.")
+        return Refuse(OVER)
+    return Refuse(EXPIRED)

@@ -33,7 +33,6 @@ HELD: Final = (409, HELD_ELSEWHERE)
 VERSION_GONE: Final = (410, "version_gone")
 #: The state could not be migrated, and no living server has the version that the sequence belongs to.
 MIGRATION_FAILED: Final = (500, "migration_failed")
-RUNNING: Final = (409, "request_running")
 NOT_STORED: Final = (503, "sequence_store")
 UNKNOWN: Final = (503, "outcome_unknown")
 DAMAGED: Final = (500, "state_damaged")
@@ -45,13 +44,6 @@ DEVICE: Final = "handler_error"
 #: The state is larger than the memory for all states.
 TOO_LARGE: Final = (507, DEVICE)
 
-ROLLED_BACK: Final = (
-    "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"
-    " not count. Send it again."
-)
-REPLACED: Final = (
-    "An operator has put the sequence back to an earlier step, or another one in its place. Send it again."
-)
 NOT_TOLD: Final = (
     "It cannot be told whether the step was applied. Send it again with the same number or ts_request_id to learn what"
     " has become of it."
@@ -60,7 +52,6 @@ BROKEN_OFF: Final = (
     "The stream broke off after a part of it was stored. Send it again with the same number or ts_request_id to get"
     " what there was."
 )
-NOT_APPLIED: Final = "The step was not applied."
 
 #: What `StepHistory.asks_after` is if the client asks, not the server.
 CLIENT_ASKS: Final = "not_applied"
@@ -101,6 +92,10 @@ class KeptFields(NamedTuple):
     headers: Sequence[Sequence[str]]
     body: bytes
     error: str | None
+
+
+#: Takes the place of an answer that held what was deleted.
+DELETED: Final[bytes] = _pack(KeptFields(404, "", (), b"", "The step was applied; its answer has been deleted since."))
 
 
 class _Stream:
@@ -279,8 +274,11 @@ def with_migration(answer: ResultRow) -> ResultRow:
     return answer._replace(news=(answer.news or _NO_NEWS)._replace(migration=MIGRATED))
 
 
-def error_answer(job_id: str, status: int, cause: str, message: str, version: str = "") -> ResultRow:
-    """Return the result row of a step that ends with an error; for ``cause`` and ``version`` see `SequenceNews`."""
+def error_answer(job_id: str, status: int, cause: str, message: str = "", version: str = "") -> ResultRow:
+    """Return the result row of a step that ends with an error; for ``cause`` and ``version`` see `SequenceNews`.
+
+    Clients get ``message`` where the server has no words for the cause.
+    """
     return ResultRow(job_id, False, status, "", (), b"", message, SequenceNews(cause, version=version))
 
 

@@ -37,15 +37,13 @@ from ts.sequence.sequence_cache import SequenceCache
 from ts.sequences.steps.prepared import prepare
 from ts.sequences.steps.record import KeptStep, SequenceRecord, new_token
 from ts.sequences.steps.request_digest import digest_of_request
-from ts.sequences.steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, RunStep, judge
+from ts.sequences.steps.rules import APPLIED, RUNNING, Claim, Refuse, Repeat, Rules, RunStep, judge
 from ts.sequences.steps.step import (
     BROKEN_OFF,
     CLIENT_ASKS,
     LOST,
     MOVED,
     NEW,
-    ROLLED_BACK,
-    RUNNING,
     TOO_LARGE,
     UNKNOWN,
     KeptFields,
@@ -218,9 +216,8 @@ class Steps:
         if verdict.begins:
             record = self._begin(step, record)
             running = 0
-        elif (reason := self._cache.loss(sequence_id)) is not None:
-            text = f"The state of sequence {sequence_id!r} is lost: {reason}. Please start a new sequence."
-            return error_answer(step.row.job_id, *LOST, text)
+        elif self._cache.is_lost(sequence_id):
+            return error_answer(step.row.job_id, *LOST)
         step.number, step.incarnation, step.token = record.last + running + 1, record.incarnation, record.token
         return None
 
@@ -228,10 +225,10 @@ class Steps:
         """Return the answer to a step that repeats another one or is refused."""
         job_id = step.row.job_id
         if isinstance(verdict, Refuse):
-            return error_answer(job_id, *verdict.reason, verdict.message)
+            return error_answer(job_id, *verdict.reason)
         kept = self._answers.get(step.sequence_id, {}).get(verdict.number)
         if kept is None:
-            return error_answer(job_id, *APPLIED, f"Step {verdict.number} was applied; its answer is not kept.")
+            return error_answer(job_id, *APPLIED)
         return repeated_answer(step, kept, record)
 
     def _begin(self, step: Step, record: SequenceRecord) -> SequenceRecord:
@@ -254,8 +251,7 @@ class Steps:
         """Return the answer to a request that still runs, if the step is one."""
         for other in self._live_of[step.sequence_id]:
             if other.request_id == step.request_id and step.claim.number is None:
-                text = f"Request {step.request_id!r} is still running. Try again later."
-                return error_answer(step.row.job_id, *RUNNING, text)
+                return error_answer(step.row.job_id, *RUNNING)
         return None
 
     def _running(self, sequence_id: str, record: SequenceRecord) -> int:
@@ -352,7 +348,7 @@ class Steps:
         is_touched = self._cache.undo(sequence_id)
         if is_touched or not record.has_begun or any(each.claim.number is not None for each in later):
             for step in done.pop(sequence_id, ()):
-                answers[step.index] = error_answer(step.row.job_id, *MOVED, ROLLED_BACK)
+                answers[step.index] = error_answer(step.row.job_id, *MOVED)
             self._end_live(sequence_id)
         elif failed.number > record.last:
             for step in later:
@@ -447,7 +443,7 @@ class Steps:
             del self._live[step.row.job_id]
             if not step.row.done:
                 step.row.done = True
-                reason = (*UNKNOWN, BROKEN_OFF) if step.is_applied else (*MOVED, ROLLED_BACK)
+                reason = (*UNKNOWN, BROKEN_OFF) if step.is_applied else MOVED
                 self._rolled_back.append(error_answer(step.row.job_id, *reason))
         self._ended.discard(sequence_id)
 

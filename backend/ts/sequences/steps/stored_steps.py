@@ -42,11 +42,9 @@ from ts.sequences.steps.state_log import LogEntry
 from ts.sequences.steps.step import (
     CLIENT_ASKS,
     DAMAGED,
+    DELETED,
     DEVICE,
     MOVED,
-    NOT_APPLIED,
-    REPLACED,
-    ROLLED_BACK,
     UNREADABLE,
     Step,
     StepRefusal,
@@ -152,7 +150,7 @@ class StoredSteps(Steps):
         verdict = judge(step.claim, record, running, self._rules)
         if not (isinstance(verdict, RunStep) or running) and self._is_outdated(lease):
             self._holdings.drop_from_memory(sequence_id)
-            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED, REPLACED))
+            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED))
         if isinstance(verdict, Repeat):
             return repeated(self.store_when_idle(), step, record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
@@ -162,9 +160,9 @@ class StoredSteps(Steps):
                 self._holdings.roll_back(sequence_id)
             if damaged is not None and damaged.reason == DAMAGED and step.history.asks_after != CLIENT_ASKS:
                 return refusal_answer(job_id, damaged)
-            return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
+            return error_answer(job_id, 500, step.history.asks_after)
         if isinstance(verdict, Refuse):
-            return error_answer(job_id, *verdict.reason, verdict.message)
+            return error_answer(job_id, *verdict.reason)
         if verdict.begins:
             self._begin_stored(step, lease)
             running = 0
@@ -263,7 +261,7 @@ class StoredSteps(Steps):
         batch.steps, failed = self._settle(answers, self._max_answer)
         for step in failed:
             self._roll_back(step.sequence_id)
-            batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
+            batch.refuse(step.sequence_id, *MOVED)
             batch.steps.pop(step.sequence_id, None)
         whole: Collection[str] = ()
         if not self._written.are_ready:
@@ -370,6 +368,9 @@ class StoredSteps(Steps):
             kept.append(_new(KeptAnswer, (applied, step.encoded(self._end_header, interrupted=step in running))))
         if new_ids and record.forget_ids_beyond(self._most_ids):
             self._warn_of_forgotten_ids(sequence_id)
+        if self._states.is_rewritten(sequence_id):
+            earlier = sorted((record.kept or {}).items())
+            kept = [KeptAnswer(step, DELETED) for number, step in earlier if number < first] + kept
         has_log = record.checkpoint.log_from > 0
         if not running and sequence_id in self._ended:
             return Commit(lease, None, ENDED, kept, new_ids, first == 1, None, has_log)

@@ -38,17 +38,12 @@ class WrittenStates:
 
     Attributes:
         keeps_states: Whether earlier states are kept.
-        are_whole: Whether all states are written whole, and end the log: the handler has no logs, and no earlier state
-            is kept.
-        are_ready: Whether `prepare` has nothing to do: that, and all states are in the host's memory.
     """
 
     def __init__(self, states: SequenceCache, settings: StoreSettings, most: int) -> None:
         self._states = states
         self._kept = settings.kept_states
         self.keeps_states = self._kept > 1
-        self.are_whole = states.rebuild is None and not self.keeps_states
-        self.are_ready = self.are_whole and not states.has_arena
         self._every = settings.checkpoint_steps
         self._most = most
         self._empty = states.encoding.encode([])
@@ -56,6 +51,16 @@ class WrittenStates:
         #: What the log has of the last steps of sequences that have a step which still runs, but is counted already: it
         #: may have more to append.
         self._tails: dict[str, list[Any]] = {}
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all states are written whole, and end the log: nothing has logs, and no earlier state is kept."""
+        return self._states.rebuild is None and not self.keeps_states
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether `prepare` has nothing to do: all states are written whole, and are in the host's memory."""
+        return self.are_whole and not self._states.has_arena
 
     def prepare(self, changed: Iterable[Lease], counted: Callable[[str], int]) -> set[str]:
         """Return which states are written whole, and copy what is on a device of these to the host, all at once.
@@ -77,6 +82,8 @@ class WrittenStates:
             return True  # what is stored, the log included, is of another version
         if states.rebuild is None:
             return True
+        if states.is_log(lease.sequence_id) and not states.entries(lease.sequence_id):
+            return states.is_replaced(lease.sequence_id)
         if not steps and (not checkpoint.log_from or self._is_whole_at_last(lease)):
             return True  # a log has no place for what comes after a checkpoint at the last step
         if states.entries(lease.sequence_id):
@@ -84,6 +91,8 @@ class WrittenStates:
         return states.is_replaced(lease.sequence_id) or not (states.has_logs or lease.has_appended)
 
     def _is_checkpoint_due(self, lease: Lease, steps: int) -> bool:
+        if self._states.is_log(lease.sequence_id):
+            return False
         log_from, last = lease.record.checkpoint.log_from, lease.record.last + steps
         if lease.whole_at:
             log_from = lease.whole_at[-1] + 1

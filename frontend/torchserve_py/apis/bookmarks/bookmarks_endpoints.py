@@ -31,7 +31,7 @@ from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValu
 from torchserve_py.endpoints.sequences import MAX_STEP, SequenceHeaders
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
-from ts.protocol.media_types import JSON
+from ts.protocol.media_types import BYTES, JSON
 from ts.sequences.steps.record import unpack_head
 from ts.sequences.steps.server_identity import server_identity
 from ts.sequences.steps.state_log import since_latest_state
@@ -173,7 +173,7 @@ class BookmarksEndpoints(Endpoints):
         if len(file) > (most := self.settings.max_response_size):
             text = f"The export has {len(file)} bytes, more than max_response_size ({most} bytes): raise that, or use"
             raise EndpointError(Failure(413, "BadRequestException", f"{text} torchserve-py store export."))
-        return Answer(200, file, (("content-type", "application/octet-stream"),))
+        return Answer(200, file, (("content-type", BYTES),))
 
     async def _import(self, request: Request, values: PathValues) -> Answer:
         bookmarks, replace = self._bookmarks(values), of_query(request, _IMPORT).get("replace", False)

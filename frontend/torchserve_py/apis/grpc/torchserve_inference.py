@@ -25,6 +25,7 @@ from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request, failure_of
 from torchserve_py.endpoints.requests import PRIORITY_HEADER, priority_in_text
 from torchserve_py.endpoints.sequences import SequenceHeaders, StepClaim, is_marked
+from torchserve_py.endpoints.time_limits import DEADLINE, PERIOD, read_deadline
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http2.rpc import Rpc
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of
@@ -51,6 +52,7 @@ _NOT_QUEUED: Final = frozenset(
         Cause.not_loaded,
         Cause.sequence_queue_full,
         Cause.sequence_capacity,
+        Cause.deadline_capacity,
     }
 )
 
@@ -67,7 +69,7 @@ class TorchServeMessages(GrpcDialect):
             return GrpcRefusal(StatusCode.INTERNAL, failure.message, _BEFORE_QUEUEING[failure.type])
         if cause in _NOT_QUEUED:
             return GrpcRefusal(StatusCode.INTERNAL, failure.message, "InternalServerException.()", cause)
-        is_late = cause == Cause.client_timeout
+        is_late = cause in (Cause.client_timeout, Cause.deadline_missed)
         return torchserve_refusal(failure, StatusCode.DEADLINE_EXCEEDED if is_late else code_of(failure.status))
 
     def answer(self, call: GrpcCall, part: Part) -> Any:
@@ -160,9 +162,10 @@ class InferenceService:
     ) -> GrpcCall:
         """Make a job of a request.
 
-        A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
-        start and the end of a sequence, and for the id of the request mean what the headers mean. Of the call's
-        metadata, what decides on the version counts. Raises EndpointError: the priority is invalid.
+        A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for
+        deadlines, for the start and the end of a sequence, and for the id of the request mean what the headers mean.
+        Of the call's metadata, what decides on the version counts. Raises EndpointError: the priority or a deadline is
+        invalid.
         """
         account = account_of(rpc, model.name)
         version = request.model_version or None
@@ -181,6 +184,8 @@ class InferenceService:
             client=client_of(rpc),
             account=account,
         )
+        if DEADLINE in request.input or PERIOD in request.input:
+            read_deadline(call, lambda name: _text(request, name), "Input")
         call.received(rpc, DIALECT, model, version)
         self._serving.submit(model, call)
         return call

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from torchserve_py.apis.kserve.kserve_dialect import KSERVE_DIALECT
 from torchserve_py.apis.open_inference.descriptions import model_ready
 from torchserve_py.apis.openai.openai_keys import ANY_NAME, names_of
 from torchserve_py.core.serving.serving import ServedModel
@@ -40,7 +41,7 @@ class V1ModelsDoor(Endpoints):
     def routes(self) -> Iterator[Route]:
         yield Route("/", self._alive, READING, token=None, operations=(_ALIVE,), is_probe=True)
         yield Route("/v1/models", self._list, READING, operations=(_LIST,))
-        yield Route("/v1/models/{model_name}", self._show, READING, operations=(_SHOW,))
+        yield Route("/v1/models/{model_name}", self._show, READING, dialect=KSERVE_DIALECT, operations=(_SHOW,))
 
     def _alive(self, request: Request, values: PathValues) -> Answer:
         return json_answer({"status": "alive"})

@@ -60,7 +60,7 @@ class LiveSession(StepSession):
         return {}
 
     async def greet(self) -> None:
-        token = self._resume_token if self.template.model.is_durable else None
+        token = self._resume_token if self._can_resume else None
         told = {"sequence": self.sequence_id, "resume": token, "last": self.last}
         limits = {"window": self._window, "max_message_size": self.template.max_message_size}
         await self.send(self._form.session({**told, **limits, **self._further}))
@@ -77,6 +77,21 @@ class LiveSession(StepSession):
         if number > LAST_STEP:
             raise SessionOver(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
         self.put_next(read._replace(number=number), partial(self._send_part, number))
+
+    @property
+    def _can_resume(self) -> bool:
+        """Whether the session outlives its connection: its state is stored, and each of its steps has a number."""
+        return self.template.model.is_durable and not self.template.drops_late_steps
+
+    def put_next(self, step: LiveStep, send: SendPart) -> None:
+        """Submit a step. Where steps are dropped, their sequence counts only those that are not."""
+        if not self.template.drops_late_steps:
+            super().put_next(step, send)
+            return
+        starts = not (self.applied or self.has_steps)
+        self.last = max(self.last, step.number)
+        ids = f"{self._resume_token}-"
+        self.put_step(self.template.submit(self.sequence_id, step, send, starts=starts, token=None, ids=ids))
 
     def _ask(self, number: int) -> StepCall:
         """Ask for the answer to a step that an earlier connection has sent."""
@@ -96,7 +111,7 @@ class LiveSession(StepSession):
             raise SessionOver(POLICY_VIOLATION, "A session is resumed before its first step.")
         if len(asked.unanswered) > self.template.window:
             raise SessionOver(POLICY_VIOLATION, f"unanswered: up to {self.template.window} steps.")
-        if not self.template.model.is_durable:
+        if not self._can_resume:
             await self._tell_lost()
         self._adopt(asked.resume)
         applied: StepCall | None = None

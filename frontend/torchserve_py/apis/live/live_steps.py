@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from torchserve_py.apis.live.message_forms import LiveStep
@@ -55,6 +56,19 @@ class StepTemplate(NamedTuple):
         """Seconds without a step after which the sequence expires."""
         return self.model.config.sequence_max_idle_ms / 1000 or math.inf
 
+    @property
+    def drops_late_steps(self) -> bool:
+        """Whether a step that cannot be in time is dropped: it is missing then without a gap."""
+        return self.call.timing is not None and self.call.timing.drops
+
+    def _keep_time(self, call: Call, step: LiveStep) -> None:
+        """Give a step its own deadline, or that of the session, if there is one."""
+        if self.call.timing is not None:
+            call.timing = replace(self.call.timing)
+            call.timing.within = step.deadline or call.timing.within
+        elif step.deadline is not None:
+            call.keep_time(step.deadline)
+
     def submit(
         self,
         sequence_id: str,
@@ -92,6 +106,8 @@ class StepTemplate(NamedTuple):
         call.dialect, call.model, call.version = _DIALECT, model, self.version
         call.number, call.size, call.send = step.number, len(step.body), send
         call.ends, call.last_applied = sequence.ends, 0
+        if not only_ask:
+            self._keep_time(call, step)
         self.serving.submit(model, call)
         return call
 

@@ -13,6 +13,7 @@ import msgspec
 from torchserve_py.apis.live.session_ends import INVALID_DATA, UNSUPPORTED_DATA, SessionOver
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import Failure
+from torchserve_py.endpoints.time_limits import MOST_MILLISECONDS
 from torchserve_py.net.websocket import Kind, Message
 
 LAST_STEP: Final = 2**32 - 1
@@ -21,12 +22,16 @@ _MAX_TOKEN: Final = 200
 
 
 class LiveStep(NamedTuple):
-    """A step as a client sends it. Number 0 stands for the next step, and None for the session's content type."""
+    """A step as a client sends it.
+
+    Number 0 stands for the next step, None for the session's content type, and for the session's deadline (seconds).
+    """
 
     number: int
     body: bytes
     content_type: str | None = None
     ends: bool = False
+    deadline: float | None = None
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
@@ -53,6 +58,7 @@ class _JsonStep(msgspec.Struct, forbid_unknown_fields=True):
     step: _Number = 0
     content_type: Annotated[str, msgspec.Meta(pattern=r"^[ -~]*\Z")] | None = None
     end: bool = False
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0, lt=MOST_MILLISECONDS)] | None = None
     resume: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
     after: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
     unanswered: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
@@ -73,7 +79,8 @@ class _JsonForm:
         if read.resume is not msgspec.UNSET:
             return _RESUME.decode(data)
         body = read.body.encode() if isinstance(read.body, str) else read.body.base64
-        return LiveStep(read.step, body, read.content_type, read.end)
+        deadline = None if read.deadline_ms is None else read.deadline_ms / 1e3
+        return LiveStep(read.step, body, read.content_type, read.end, deadline)
 
     def session(self, session: Mapping[str, Any]) -> bytes:
         return msgspec.json.encode(session)

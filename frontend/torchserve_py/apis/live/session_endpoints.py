@@ -1,6 +1,7 @@
 """What the endpoints of live sessions share: the checks of a handshake, and a session from its upgrade to its end."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from torchserve_py.apis.live.live_steps import StepTemplate
@@ -14,10 +15,13 @@ from torchserve_py.endpoints.requests import priority_of
 from torchserve_py.endpoints.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.endpoints.routing import EndpointContext, Endpoints
 from torchserve_py.endpoints.sequences import SequenceHeaders
+from torchserve_py.endpoints.time_limits import read_deadline
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.websocket import WebSocket
 from torchserve_py.ops.browser_guard.browser_guard import check_origin
 
+#: The beginning of the names of headers that are also query parameters, since browsers set no headers.
+_PREFIX: Final = "ts_request_"
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
 #: The beginnings of the handshake's headers that are not passed on with steps.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
@@ -55,7 +59,8 @@ class SessionEndpoints(Endpoints):
     def template(self, request: Request, model: ServedModel, version: str | None = None) -> StepTemplate:
         """Return what the steps of a session share; they have the headers of the handshake.
 
-        Raises EndpointError: the content type or the priority is unusable, or the client's key is not for the model.
+        Raises EndpointError: the content type, the priority or a deadline is unusable, or the client's key is not for
+        the model.
         """
         account = self.context.account(request, model.name)
         content_type = request.headers.get("Content-Type") or request.parameter("content_type")
@@ -74,6 +79,7 @@ class SessionEndpoints(Endpoints):
             client=request.connection.client,
             account=account,
         )
+        read_deadline(common, partial(_named, request), "Header")
         return StepTemplate(self.serving, self.settings, self._headers, model, version, common)
 
     async def serve(
@@ -119,6 +125,12 @@ class SessionEndpoints(Endpoints):
         """Close some sessions once their steps have answers, because the server shuts down."""
         for session in filter(is_meant, self._open_sessions):
             session.close_later()
+
+
+def _named(request: Request, name: str) -> str | None:
+    """Return the value of a header, or of the query parameter that goes by its name without the prefix."""
+    value = request.headers.get(name)
+    return value if value is not None else request.parameter(name.removeprefix(_PREFIX)) or None
 
 
 def first_known(offered: Sequence[str], known: Sequence[str]) -> str:

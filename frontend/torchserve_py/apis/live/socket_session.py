@@ -162,6 +162,11 @@ class SocketSession(ABC):
             await self._room_comes
 
     @property
+    def has_steps(self) -> bool:
+        """Whether a step is on its way."""
+        return self._count > 0
+
+    @property
     def _is_ending(self) -> bool:
         """Whether the latest step on its way is the last of the sequence."""
         step = self._queue[-1][0] if self._queue else self.current
@@ -271,7 +276,8 @@ class StepSession(SocketSession):
                 # The first step has failed, so the session's sequence has yet to begin.
                 template = self.template
                 failure = failure_of_job(Cause.step_gap, template.model.name, template.version, self.sequence_id)
-            if self._count == 1:  # no step behind it, which would be a gap, is on its way any more
+            # No step behind it, which would be a gap, is on its way any more.
+            if self._count == 1 and not self.template.drops_late_steps:
                 self.last = self.applied
             await self.tell_failure(step, failure)
             check_goes_on(failure)

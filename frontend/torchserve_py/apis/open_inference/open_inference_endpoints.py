@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from torchserve_py.apis.kserve.kserve_dialect import KServeDialect
 from torchserve_py.apis.open_inference import descriptions, documents
 from torchserve_py.apis.open_inference.answers import compressed_for, to_json
 from torchserve_py.apis.open_inference.custom_routes import CustomRoutes
@@ -80,7 +81,7 @@ class OpenInferenceEndpoints(Endpoints):
         self._repository = context.shared(Repository.of)
         self._memory = context.shared(SharedMemory.of)
         context.predict_paths.append(PredictPath("/v2/models/{}/infer".format, "v2_", _PREDICTION))
-        self._predictions = InferenceEndpoints(context)
+        self._predictions = InferenceEndpoints(context, KServeDialect)
         self._calls = OpenInferenceCalls(context)
         self._custom = CustomRoutes(context)
         self._has_openai = ModelIndex(self.serving, lambda models: any(answers_openai(model) for model in models))

@@ -17,6 +17,7 @@ from torchserve_py.core.serving.errors import ModelAwaited, ModelNotFound, Model
 from torchserve_py.endpoints.client_call import ClientCall, HttpCall, HttpDialect
 from torchserve_py.endpoints.failures import Failure, failure_of
 from torchserve_py.endpoints.responses import EVENTS_TYPE, JSON_TYPE, AlreadySent, Answer
+from ts.protocol.media_types import BYTES, JSON
 
 #: Causes that mean overload; the text endpoints answer with 429 then.
 _OVERLOADED: Final = frozenset(
@@ -114,7 +115,7 @@ class SharedMemoryDialect(WholeDialect):
         headers = {name.lower(): value for name, value in only.headers}
         size = int(headers.pop(_LENGTH, len(only.body)))
         body, size = without_shared_outputs(self._memory, only.body, size, self._outputs)
-        headers["content-type"] = "application/json"
+        headers["content-type"] = JSON
         if size < len(body):
-            headers |= {"content-type": "application/octet-stream", _LENGTH: str(size)}
+            headers |= {"content-type": BYTES, _LENGTH: str(size)}
         return Answer(only.status, body, tuple(headers.items()), only.reason)

@@ -17,6 +17,7 @@ class OpenAIKeys(ModelConfigKeys):
     """`model-config.yaml`, as far as it is about OpenAI's interface."""
 
     handlers_only: ClassVar[str] = "a Truss answers OpenAI's paths by methods of their names, and other code not at all"
+    prepares: ClassVar[str] = "ts.apis.openai.conversation_log"
 
     openai: Flag = key(
         "openai",
@@ -41,6 +42,9 @@ class OpenAIKeys(ModelConfigKeys):
             return given
         defaults = {"openai": True, "openaiModels": _names_of_vllm(engine, handler.get("adapters"))}
         return {**given, **{name: value for name, value in defaults.items() if given.get(name) is None}}
+
+    def for_worker(self, batch_size: int) -> Any:
+        return True if self.openai else None
 
 
 def answers_openai(model: ServedModel) -> bool:

@@ -1,11 +1,12 @@
 """The endpoint for OpenAI's Responses and Conversations, of models that declare ``openai: true``.
 
     POST /v1/responses                 GET, DELETE /v1/responses/{id}       GET /v1/responses/{id}/input_items
+    POST /v1/responses/input_tokens
     POST /v1/conversations             GET, POST, DELETE /v1/conversations/{id}
     GET, POST /v1/conversations/{id}/items                GET, DELETE /v1/conversations/{id}/items/{item}
 
-A conversation is a sequence of the model, and so is a response with all that continue it. An id says which model and
-which sequence it is of: so any server that shares the store can answer. Workers do the rest
+A conversation is a sequence of the model, and so is a response with those that continue it. An id has the model, the
+key that made it, and the sequence: so any server that shares the store can answer. Workers do the rest
 (`ts.apis.openai.responses_rows`); a handler sees chat completions.
 """
 
@@ -13,25 +14,35 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIDialect, OpenAIEndpoints
+from torchserve_py.apis.openai.sequence_turns import SequenceTurns
 from torchserve_py.base.bounded_json import UnreadableJson, read_member
+from torchserve_py.base.causes import Cause
+from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation, Parameter
 from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import Answer
-from torchserve_py.endpoints.routing import AfterBody, PathValues, Route
+from torchserve_py.endpoints.routing import AfterBody, AnyHttpCall, EndpointContext, PathValues, Reply, Route
+from torchserve_py.endpoints.sequences import NO_CLAIM, StepClaim, claim_of
 from torchserve_py.net.http1.request import Request
-from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, ResponsesCall
+from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
 from ts.protocol.media_types import JSON
+from ts.protocol.messages import REQUEST_ID
 
 _RESPONSE: Final = "resp_"
 _CONVERSATION: Final = "conv_"
-#: Hexadecimal digits of an id: of the model, of the sequence with these, and of a response within it.
-_OF_MODEL, _OF_SEQUENCE, _OF_RESPONSE = 8, 32, 16
+#: Hexadecimal digits of an id: of the model, of the client's key, of the sequence with these, and of what is in it.
+_OF_MODEL, _OF_KEY, _OF_SEQUENCE, _OF_PART = 8, 8, 32, 16
+#: The header by which OpenAI's clients name a request that they may send again.
+_IDEMPOTENCY: Final = "Idempotency-Key"
+_REFERENCE: Final = "item_reference"
 #: What a handler sees as the path of a new response.
 _COMPLETIONS: Final = "v1/chat/completions"
 _MOST_LISTED: Final = 100
@@ -60,13 +71,57 @@ class ResponsesDialect(OpenAIDialect):
 DIALECT: Final = ResponsesDialect()
 
 
+class TurnCall(HttpCall):
+    """A call that continues a response.
+
+    Attributes:
+        passed: Called once the next call of the sequence may be sent.
+        fork: Returns the call that begins a sequence with what leads to the response, if another call continues it.
+    """
+
+    __slots__ = ("fork", "passed")
+
+    passed: Callable[[], None] | None
+    fork: Callable[[bytes], HttpCall]
+
+    def first(self, outcome: Part | Cause) -> None:
+        self.pass_on()
+        if not isinstance(outcome, Part) or not any(name == FORK_HEADER for name, _ in outcome.headers):
+            super().first(outcome)
+            return
+        self.end_comments()
+        try:
+            self._replier.follow(self.fork(bytes(outcome.body)))
+        except Exception as error:
+            self._replier.raised(error)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Let the next call of the sequence be sent."""
+        passed, self.passed = self.passed, None
+        if passed is not None:
+            passed()
+
+
 class ResponsesEndpoints(OpenAIEndpoints):
     """Passes calls to the workers of the model whose sequence they are about."""
+
+    def __init__(self, context: EndpointContext) -> None:
+        super().__init__(context)
+        self._turns = SequenceTurns()
 
     def routes(self) -> Iterator[Route]:
         one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
         response = "/v1/responses/{response_id}"
         yield self._route("POST", "/v1/responses", "create_response", "A response to a turn", self._create_response)
+        yield self._route(
+            *("POST", "/v1/responses/input_tokens", "count_input_tokens"),
+            "How many tokens a request has",
+            partial(self._create_response, operation="count_input_tokens"),
+        )
         yield self._route("GET", response, "get_response", "A response that is kept")
         yield self._route("DELETE", response, "delete_response", "Forget a response")
         yield self._route("GET", f"{response}/input_items", "list_input_items", "What a response was given")
@@ -85,7 +140,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         path: str,
         operation: str,
         description: str,
-        run: Callable[[Request, bytes], HttpCall] | None = None,
+        run: Callable[[Request, bytes], Reply] | None = None,
     ) -> Route:
         streams = operation == "create_response"
         documented = Operation(
@@ -108,7 +163,12 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
     # What begins or continues something
 
-    def _create_response(self, request: Request, body: bytes) -> HttpCall:
+    def _create_response(self, request: Request, body: bytes, operation: str = "create_response") -> Reply:
+        if _REFERENCE.encode() in body:
+            return self._create_with_references(request, body, operation)
+        return self._create(request, body, operation)
+
+    def _create(self, request: Request, body: bytes, operation: str) -> Reply:
         members = {name: _member(body, name) for name in ("model", "previous_response_id", "conversation")}
         previous, conversation = members["previous_response_id"], members["conversation"]
         if isinstance(conversation, dict):
@@ -117,25 +177,86 @@ class ResponsesEndpoints(OpenAIEndpoints):
             raise _wrong("A response continues either previous_response_id or conversation.", "previous_response_id")
         name = members["model"]
         if conversation is not None:
-            model, sequence = self._of_id(conversation, _CONVERSATION, "conversation", name)
-            call = ResponsesCall("create_response", conversation, None, True, _response_id(sequence))
-        elif previous is not None:
-            model, sequence = self._of_id(previous, _RESPONSE, "previous_response_id", name)
+            model, sequence = self._of_id(request, conversation, _CONVERSATION, "conversation", name)
+            call = ResponsesCall(operation, conversation, None, True, _response_id(sequence))
+            return self._submit_call(request, body, model, sequence, call)
+        if previous is not None:
+            model, sequence = self._of_id(request, previous, _RESPONSE, "previous_response_id", name)
             new = _response_id(sequence)
-            call = ResponsesCall("create_response", new, previous, item=new)
-        else:
-            model = self.named(name if isinstance(name, str) else "")
-            sequence = _new_sequence(model)
-            new = _response_id(sequence)
-            call = ResponsesCall("create_response", new, item=new, is_new=True)
-        return self._submit_call(request, body, model, sequence, call)
+            call = ResponsesCall(operation, new, previous, item=new)
+            return self._in_turn(request, body, model, sequence, call)
+        model = self.named(name if isinstance(name, str) else "")
+        sequence = self._new_sequence(request, model)
+        new = _response_id(sequence)
+        return self._submit_call(request, body, model, sequence, ResponsesCall(operation, new, item=new, is_new=True))
+
+    def _in_turn(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall) -> Reply:
+        """Let a response continue another one, in its sequence or, if another does so already, in one of its own."""
+
+        claim = _claim_of(request, sequence, is_new=False)
+
+        def submit() -> HttpCall:
+            made = self._call_of(request, body, model, sequence, call, TurnCall, claim)
+            made.passed = lambda: self._turns.pass_on(sequence)
+            made.fork = lambda history: self._fork(request, body, model, sequence, call, history)
+            try:
+                return self.context.submit(made, body)
+            except Exception:
+                made.pass_on()
+                raise
+
+        async def wait() -> HttpCall:
+            await self._turns.wait(sequence)
+            return submit()
+
+        return submit() if self._turns.take(sequence) else wait()
+
+    def _fork(
+        self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall, history: bytes
+    ) -> HttpCall:
+        """Let a response begin a sequence of its own, with what leads to it."""
+        own = self._new_sequence(request, model, sequence)
+        new = _response_id(own)
+        forked = replace(call, id=new, item=new, is_new=True, history=len(history))
+        return self._submit_call(request, history + body, model, own, forked)
+
+    async def _create_with_references(self, request: Request, body: bytes, operation: str) -> Reply:
+        """Put the items in the place of references to them; a conversation or a response may have them."""
+        try:
+            fields = json.loads(body)
+            given = fields["input"]
+            places = [place for place, item in enumerate(given) if item.get("type") == _REFERENCE]
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return self._create(request, body, operation)  # the worker returns what is wrong with it
+        by_sequence: dict[str, list[int]] = {}
+        for place in places:
+            digits = str(given[place].get("id")).rpartition("_")[2]
+            by_sequence.setdefault(digits[:_OF_SEQUENCE], []).append(place)
+        for sequence, its in by_sequence.items():
+            found = await self._items(request, sequence, [str(given[place].get("id")) for place in its])
+            for place, item in zip(its, found, strict=True):
+                given[place] = item
+        return self._create(request, json.dumps(fields).encode(), operation)
+
+    async def _items(self, request: Request, sequence: str, names: list[str]) -> list[Any]:
+        """Return items of a sequence. Raises EndpointError: one is not there."""
+        model = self._model_of(request, sequence)
+        if model is None:
+            raise _wrong(f"Item with id {names[0]!r} not found.", "input")
+        call = ResponsesCall("get_items", names[0], item=",".join(names))
+        asked = self._call_of(request, b"", model, sequence, call, HttpCall, NO_CLAIM)
+        try:
+            items: list[Any] = json.loads((await self.context.submit(asked, b"").next_usable()).body)
+        finally:
+            asked.cancel()
+        return items
 
     def _begin(self, request: Request, body: bytes) -> HttpCall:
         """Begin a conversation, with the model that the body names, which OpenAI's clients send as ``extra_body``."""
         name = _member(body, "model")
         model = self.named(name if isinstance(name, str) else "")
         self._check_keeps(model, "model")
-        sequence = _new_sequence(model)
+        sequence = self._new_sequence(request, model)
         call = ResponsesCall("create_conversation", f"{_CONVERSATION}{sequence}", is_new=True)
         return self._submit_call(request, body, model, sequence, call)
 
@@ -147,7 +268,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
             name, kind, what = response_id, _RESPONSE, "Response"
         else:
             name, kind, what = values["conversation_id"], _CONVERSATION, "Conversation"
-        found = self._find(name, kind)
+        found = self._find(request, name, kind)
         if found is None:
             raise EndpointError(Failure(404, "NotFound", f"{what} with id {name!r} not found.", "not_found"))
         model, sequence = found
@@ -155,22 +276,40 @@ class ResponsesEndpoints(OpenAIEndpoints):
         call = ResponsesCall(operation, name, None, False, values.get("item_id", ""), limit, after, order)
         return self._submit_call(request, body, model, sequence, call)
 
-    # Models and sequences
+    # Models, keys and sequences
 
-    def _find(self, name: Any, kind: str) -> tuple[ServedModel, str] | None:
-        """Return the model and the sequence that an id is of; None if it is no such id, or of no model here."""
+    def _find(self, request: Request, name: Any, kind: str) -> tuple[ServedModel, str] | None:
+        """Return the model and the sequence that an id is of; None if it is none that the request's key has made."""
         if not isinstance(name, str) or not name.startswith(kind):
             return None
         digits = name.removeprefix(kind)
-        length = _OF_SEQUENCE + (_OF_RESPONSE if kind == _RESPONSE else 0)
+        length = _OF_SEQUENCE + (_OF_PART if kind == _RESPONSE else 0)
         if len(digits) != length or not set(digits) <= set("0123456789abcdef"):
             return None
-        model = next((each for each in self.models.get().values() if digits.startswith(_digest(each))), None)
+        model = self._model_of(request, digits)
         return None if model is None else (model, digits[:_OF_SEQUENCE])
 
-    def _of_id(self, name: Any, kind: str, param: str, model_name: Any) -> tuple[ServedModel, str]:
+    def _model_of(self, request: Request, digits: str) -> ServedModel | None:
+        """Return the model of an id with these digits; None if it is of no model here, or of another key."""
+        for model in self.models.get().values():
+            if digits.startswith(_digest(model)) and digits[_OF_MODEL:].startswith(self._key(request, model)):
+                return model
+        return None
+
+    def _key(self, request: Request, model: ServedModel) -> str:
+        """Return the digits of the client's key. Raises EndpointError: it is not for the model."""
+        account = self.context.account(request, model.name)
+        return _hash("" if account is None else account.client)[:_OF_KEY]
+
+    def _new_sequence(self, request: Request, model: ServedModel, *parts: str) -> str:
+        """Return a new sequence; the same for a request that is sent again, if it has a name."""
+        begin, name = _digest(model) + self._key(request, model), _name_of(request)
+        rest = _OF_SEQUENCE - len(begin)
+        return begin + (secrets.token_hex(rest // 2) if name is None else _hash(begin, name, *parts)[:rest])
+
+    def _of_id(self, request: Request, name: Any, kind: str, param: str, model_name: Any) -> tuple[ServedModel, str]:
         """Return the model and the sequence of what a new response continues. Raises EndpointError: there is none."""
-        found = self._find(name, kind)
+        found = self._find(request, name, kind)
         if found is None:
             if kind == _RESPONSE:
                 code = "previous_response_not_found"
@@ -191,26 +330,52 @@ class ResponsesEndpoints(OpenAIEndpoints):
     def _submit_call(
         self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall
     ) -> HttpCall:
+        claim = _claim_of(request, sequence, is_new=call.is_new)
+        return self.context.submit(self._call_of(request, body, model, sequence, call, HttpCall, claim), body)
+
+    def _call_of(
+        self,
+        request: Request,
+        body: bytes,
+        model: ServedModel,
+        sequence: str,
+        call: ResponsesCall,
+        kind: type[AnyHttpCall],
+        claim: StepClaim,
+    ) -> AnyHttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
-        submitted = self.context.call_of(request, DIALECT, model, headers, OPENAI)
+        made = self.context.call_of(request, DIALECT, model, headers, OPENAI, kind=kind)
         if model.is_stateful:
-            submitted.sequence = self.sequences.of_values(f"openai-{sequence}", call.is_new or None, None)
-            submitted.headers = (*submitted.headers, *submitted.sequence.headers)
-        if self.comment_interval and asks_for_stream(body):
-            submitted.comment_interval = self.comment_interval
-        return self.context.submit(submitted, body)
+            made.sequence = self.sequences.of_values(f"{SEQUENCE_PREFIX}{sequence}", call.is_new or None, None, claim)
+            made.headers = (*made.headers, *made.sequence.headers)
+        if self.comment_interval and asks_for_stream(body[call.history :]):
+            made.comment_interval = self.comment_interval
+        return made
+
+
+def _name_of(request: Request) -> str | None:
+    """Return the name of a request that its client may send again, if it has one."""
+    return request.headers.get(REQUEST_ID) or request.headers.get(_IDEMPOTENCY) or None
+
+
+def _claim_of(request: Request, sequence: str, *, is_new: bool) -> StepClaim:
+    """Return which step of its sequence a request is. One with a name that begins a sequence is step 1 of just that."""
+    name, claim = _name_of(request), claim_of(request.headers)
+    if is_new and name is not None:
+        return StepClaim(name, "1", f"{SEQUENCE_PREFIX}{sequence}")
+    return claim._replace(request_id=name)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _digest(model: ServedModel) -> str:
     return hashlib.sha256(model.name.encode()).hexdigest()[:_OF_MODEL]
 
 
-def _new_sequence(model: ServedModel) -> str:
-    return _digest(model) + secrets.token_hex((_OF_SEQUENCE - _OF_MODEL) // 2)
-
-
 def _response_id(sequence: str) -> str:
-    return f"{_RESPONSE}{sequence}{secrets.token_hex(_OF_RESPONSE // 2)}"
+    return f"{_RESPONSE}{sequence}{secrets.token_hex(_OF_PART // 2)}"
 
 
 def _member(body: bytes, name: str) -> Any:

@@ -1,6 +1,7 @@
 """The endpoint for probes.
 
-``/ping`` (TorchServe's) says whether every model has its workers. ``/live`` says whether the process serves; if not,
+``/ping`` (TorchServe's) says whether every model has its workers; as the setting ``health_route`` it is 503 until the
+start-up models are loaded. ``/live`` says whether the process serves; if not,
 restart it. ``/ready`` says whether the server should get traffic: every start-up model is loaded and has its workers,
 and the server does not shut down. ``/health`` is the same.
 """
@@ -15,6 +16,7 @@ from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import READING, Endpoints, PathValues, Route
 from torchserve_py.net.http1.request import Request
 
+_PING_PATH: Final = "/ping"
 SHUTTING_DOWN: Final = "The server is shutting down."
 _PING: Final = Operation(
     "ping", "Whether every model has the workers it should have", (200, 500), error=STATUS, method="GET"
@@ -27,18 +29,26 @@ _HEALTH: Final = Operation("health", "The same as /ready", (200, 503), error=STA
 class ProbesEndpoints(Endpoints):
     """Answers probes."""
 
+    _was_ready = False
+
     def routes(self) -> Iterator[Route]:
-        yield Route("/ping", self._ping, operations=(_PING,), is_probe=True)
+        is_readiness = self.settings.health_route == _PING_PATH
+        yield Route(_PING_PATH, self._first_ready if is_readiness else self._ping, operations=(_PING,), is_probe=True)
         yield Route("/live", self._live, token=None, operations=(_LIVE,), is_probe=True)
         yield Route("/ready", self._ready, token=None, operations=(_READY,), is_probe=True)
         # The name that clients of OpenAI's API know from other servers.
         yield Route("/health", self._ready, token=None, operations=(_HEALTH,), is_probe=True)
-        if self.settings.health_route not in (None, "/health"):
+        if self.settings.health_route not in (None, "", "/health", _PING_PATH):
             yield Route(self.settings.health_route, self._ready, READING, token=None, is_probe=True)
 
     def _ping(self, request: Request, values: PathValues) -> Answer:
         healthy = self.serving.healthy()
         return json_answer({"status": "Healthy" if healthy else "Unhealthy"}, 200 if healthy else 500)
+
+    def _first_ready(self, request: Request, values: PathValues) -> Answer:
+        """Answer as `_ready` until the start-up models are loaded, then as `_ping`: a worker may be replaced."""
+        self._was_ready = self._was_ready or self.serving.startup_ready()
+        return self._ping(request, values) if self._was_ready else self._ready(request, values)
 
     def _live(self, request: Request, values: PathValues) -> Answer:
         return json_answer({"status": "Live"})

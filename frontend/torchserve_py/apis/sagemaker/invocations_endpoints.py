@@ -1,6 +1,7 @@
 """Predictions at the paths that SageMaker calls, with its sessions (`sagemaker_sessions`).
 
     /invocations                    /models/{model}/invoke
+    GET /execution-parameters       what a batch transform may ask of this server
 
 The query's parameters become values of the handler's row. The default version answers.
 """
@@ -12,10 +13,14 @@ from torchserve_py.apis.sagemaker.form_fields import FORM_TYPE, MULTIPART_TYPE, 
 from torchserve_py.apis.sagemaker.sagemaker_sessions import SageMakerSessions
 from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.predictions import PREDICTING, InferenceEndpoints, Pairs, only_startup_model
-from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Reply, Route
+from torchserve_py.endpoints.responses import Answer, json_answer
+from torchserve_py.endpoints.routing import READING, EndpointContext, Endpoints, PathValues, Reply, Route
 from torchserve_py.net.http1.request import Request
 
 _MODEL_NAME: Final = "model_name"
+_TARGET_MODEL: Final = "X-Amzn-SageMaker-Target-Model"
+_ARCHIVE: Final = ".tar.gz"
+_MEBIBYTE: Final = 1 << 20
 
 
 class InvocationsEndpoints(Endpoints):
@@ -29,6 +34,7 @@ class InvocationsEndpoints(Endpoints):
     def routes(self) -> Iterator[Route]:
         yield Route("/models/{model_name}/invoke", self._invoke, passes_encoding_on=True)
         yield Route("/invocations", self._invocations, passes_encoding_on=True)
+        yield Route("/execution-parameters", self._execution_parameters, READING)
 
     def _invoke(self, request: Request, values: PathValues) -> Reply:
         return self._run(request, values["model_name"], tuple(request.query))
@@ -50,16 +56,30 @@ class InvocationsEndpoints(Endpoints):
         )
 
     def _invocations(self, request: Request, values: PathValues) -> Reply:
-        """Run the model that the query names, else the only start-up model, else the one of a form field."""
+        """Run the model that the query names, else a header, else the only start-up model, else a form field."""
         parameters = tuple(request.query)
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
         if name is None:
-            name = only_startup_model(self.serving)
+            name = request.headers.get(_TARGET_MODEL, "").removesuffix(_ARCHIVE) or only_startup_model(self.serving)
         if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
             return lambda body: self._invoke_named(request, parameters, body)
         if name is None:
             raise unnamed()
         return self._run(request, name, parameters)
+
+    def _execution_parameters(self, request: Request, values: PathValues) -> Answer:
+        """Return how many records of which size a batch transform may send simultaneously."""
+        name = only_startup_model(self.serving)
+        if name is None:
+            raise unnamed()
+        status = self.serving.status(self.serving.get(name))
+        return json_answer(
+            {
+                "MaxConcurrentTransforms": max(1, sum(worker.ready for worker in status.workers)),
+                "BatchStrategy": "MULTI_RECORD",
+                "MaxPayloadInMB": self.settings.max_request_size // _MEBIBYTE,
+            }
+        )
 
     def _invoke_named(self, request: Request, parameters: Pairs, body: bytes) -> Reply:
         """Run the model that a field of a form names."""

@@ -24,6 +24,7 @@ from torchserve_py.endpoints.client_call import HttpCall, HttpDialect
 from torchserve_py.endpoints.responses import Responses
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
+from ts.protocol.media_types import JSON
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class WorkflowCall(HttpCall):
             self._deliver(error=str(error))
 
     def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
-        status, headers = (200, [["content-type", "application/json"]]) if error is None else (500, [])
+        status, headers = (200, [["content-type", JSON]]) if error is None else (500, [])
         self.deliver(Part(self.id, False, status, "", headers, body, error))
 
 

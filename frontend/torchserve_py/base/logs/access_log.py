@@ -4,7 +4,7 @@ A server calls `note` when it has written an answer; soon after, the event loop 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -23,8 +23,9 @@ _SECRET: Final = re.compile(
 #: Parameters end at ``&``; for some servers, and so for some clients, at ``;`` too.
 _PARAMETER: Final = re.compile("[^&;]+")
 _NO_SECRETS: Final = frozenset(("next_page_token",))
-#: Of so many clients it is kept how a line names them.
+#: Of so many clients and targets it is kept how a line names them.
 _KEPT_PEERS: Final = 1024
+_KEPT_TARGETS: Final = 256
 
 #: Client, method, target, protocol, status, seconds, ids, route.
 Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
@@ -62,13 +63,21 @@ def flush() -> None:
     log.flush()
 
 
-def _text_of(entry: Entry, start: str, second: int) -> str:
-    peer, method, target, protocol, status, seconds, _, _ = entry
+def _texts_of(entries: Sequence[Entry], start: str, second: int) -> list[str]:
+    return [
+        f'{start}/{_client(peer)} "{method} {_shown(target)} {protocol}" {status} {round(seconds * 1000)}'
+        for peer, method, target, protocol, status, seconds, _, _ in entries
+    ]
+
+
+@lru_cache(maxsize=_KEPT_TARGETS)
+def _shown(target: str) -> str:
+    """Return a request's target as lines show it: in ASCII, and without secrets."""
     if "?" in target:
         target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
-    return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
+    return target
 
 
 def without_secrets(target: str) -> str:
@@ -119,4 +128,4 @@ def _client(peer: object) -> str:
 
 
 #: Takes the arguments of `note` as one entry.
-log: Final = LineLog(LOGGER_NAME, _text_of, _more_of)
+log: Final = LineLog(LOGGER_NAME, _texts_of, _more_of)

@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds that an entry waits for others that are logged with it.
-FLUSH_DELAY: Final = 0.02
+#: Seconds that an entry waits for others that are logged with it: each flush costs as much as some dozen lines.
+FLUSH_DELAY: Final = 0.04
 
 #: Names of the loggers whose handlers can all write batches.
 TAKES_BATCHES: Final[set[str]] = set()
@@ -45,9 +46,9 @@ class Line(NamedTuple):
     more: Mapping[str, Any]
 
 
-#: Returns the text of an entry, which may have several lines; each begins with the text given (a time, or nothing). The
-#: number is the entry's second since 1970.
-TextOf: TypeAlias = Callable[[T, str, int], str]
+#: Returns the texts of entries of one millisecond. A text may have several lines; each begins with the text given (a
+#: time, or nothing). The number is the entries' second since 1970.
+TextsOf: TypeAlias = Callable[[Sequence[T], str, int], Sequence[str]]
 
 
 @dataclass(eq=False)
@@ -55,7 +56,7 @@ class LineBatch(Generic[T]):
     """The message of a record that stands for many lines; see `LineLog`."""
 
     entries: Sequence[tuple[float, T]]
-    text_of: TextOf[T]
+    texts_of: TextsOf[T]
     more_of: Callable[[T], Mapping[str, Any]]
 
     @property
@@ -64,7 +65,7 @@ class LineBatch(Generic[T]):
         return [
             Line(at, text, self.more_of(entry))
             for at, entry in self.entries
-            for text in self.text_of(entry, "", int(at)).split("\n")
+            for text in self.texts_of((entry,), "", int(at))[0].split("\n")
         ]
 
     def text(self, head: str) -> str:
@@ -76,35 +77,37 @@ class LineBatch(Generic[T]):
 
     @cached_property
     def _between_heads(self) -> list[str]:
-        text_of, texts = self.text_of, list[str]()
-        since = until = -1.0
-        second, clock, stamp = -1, "", ""
-        for at, entry in self.entries:
-            if at >= until or at < since:  # of another millisecond than the one before
-                tick = int(at * 1000)
-                since, until = tick / 1000, (tick + 1) / 1000
-                if tick // 1000 != second:
-                    second = tick // 1000
-                    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-                stamp = f"{clock},{tick % 1000:03d}{_HEAD}"
-            texts.append(text_of(entry, stamp, second))
+        texts: list[str] = []
+        for tick, alike in groupby(self.entries, tick_of):
+            second, millisecond = divmod(tick, 1000)
+            texts += self.texts_of([entry for _, entry in alike], f"{_clock(second)},{millisecond:03d}{_HEAD}", second)
         return "\n".join(texts).split(_HEAD)
+
+
+def tick_of(entry: tuple[float, Any]) -> int:
+    """Return the millisecond of an entry, since 1970."""
+    return int(entry[0] * 1000)
+
+
+@lru_cache(maxsize=4)
+def _clock(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
 
 
 class LineLog(Generic[T]):
     """Entries that wait to be written to a logger.
 
-    ``text_of`` returns the lines of an entry, ``more_of`` their further members in JSON.
+    ``texts_of`` returns the lines of entries, ``more_of`` their further members in JSON.
     """
 
     def __init__(
         self,
         logger_name: str,
-        text_of: TextOf[T],
+        texts_of: TextsOf[T],
         more_of: Callable[[T], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         self._logger = logging.getLogger(logger_name)
-        self._text_of = text_of
+        self._texts_of = texts_of
         self._more_of = more_of
         self._waiting: list[tuple[float, T]] = []
         #: What notes further entries once the present ones are to be logged.
@@ -138,6 +141,11 @@ class LineLog(Generic[T]):
         if self._timer is None:
             self._flush_soon()
 
+    def write(self, entries: Iterable[tuple[float, T]]) -> None:
+        """Log entries with their moments, behind those that are stored."""
+        self._waiting += entries
+        self.flush()
+
     def flush(self) -> None:
         """Log the stored entries."""
         if self._sources:
@@ -150,7 +158,7 @@ class LineLog(Generic[T]):
             self._timer = None
         if not self._waiting:
             return
-        batch = LineBatch(self._waiting, self._text_of, self._more_of)
+        batch = LineBatch(self._waiting, self._texts_of, self._more_of)
         self._waiting = []
         if not self._logger.isEnabledFor(logging.INFO):
             return

@@ -1,6 +1,6 @@
 """Every metric that the server itself has: its name, type, unit and dimensions. `docs/metrics.md` explains them.
 
-`configs/metrics.yaml` says the same in the form in which operators change it, and which `ops.metrics_config` reads.
+`configs/metrics.yaml` says the same in the form in which operators change it, and which `ops.metrics` reads.
 """
 
 from typing import Final, NamedTuple
@@ -90,6 +90,11 @@ SERVER_METRICS: Final = _by_name(
     _of_seconds("ts_request_seconds", "Seconds from a request's admission to its outcome"),
     _of_seconds("ts_time_to_first_part_seconds", "Seconds from a request's admission to the first part of its stream"),
     _of_seconds("ts_time_between_parts_seconds", "Seconds from one part of a stream to the next"),
+    _of_seconds("ts_deadline_lateness_seconds", "Seconds from a request's deadline to its answer, if that was late"),
+    _of_seconds("ts_deadline_slack_seconds", "Seconds from a request's answer to its deadline, if that was in time"),
+    Declaration("ts_deadline_misses_total", COUNTER, "Count", _REASON, "Requests not answered by their deadline"),
+    Declaration("ts_guaranteed_sessions", GAUGE, "Count", _MODEL, "Sessions whose steps are guaranteed to be in time"),
+    Declaration("ts_guaranteed_share", GAUGE, "Ratio", _MODEL, "Share of the time that may be promised that is"),
     Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL, "Requests sent to a worker together", BATCH_BOUNDS),
     Declaration("ts_queue_depth", GAUGE, "Count", _MODEL, "Requests that wait for a worker"),
     Declaration("ts_open_sequences", GAUGE, "Count", _MODEL, "Sequences that are open"),

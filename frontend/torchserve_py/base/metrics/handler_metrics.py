@@ -1,4 +1,4 @@
-"""Custom metrics of handlers, as far as the server needs them: here none is kept; `ops.handler_metrics` shows them."""
+"""Custom metrics of handlers, as far as the server needs them: here none is kept; `ops.metrics` shows them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple

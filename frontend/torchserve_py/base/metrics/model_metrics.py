@@ -16,6 +16,7 @@ from time import time
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.base.causes import Cause, CloseReason, Reason
+from torchserve_py.base.metrics.deadline_metrics import DeadlineMetrics
 from torchserve_py.base.metrics.families import ServerFamilies, U
 from torchserve_py.base.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.base.metrics.metric_lines import MetricLines
@@ -33,6 +34,7 @@ HANDLER_ERROR: Final = "handler_error"
 ANSWERED: Final = "answered"
 REFUSED_BY_HANDLER: Final = "refused_by_handler"
 #: The places of times in the lines of an answered request.
+_TIMES: Final = ("took", "queued", "waited")
 _TOOK, _QUEUED, _WAITED = "%(took).3f", "%(queued).3f", "%(waited).3f"
 
 
@@ -144,7 +146,7 @@ class RequestCounters:
         latencies = {"ts_inference_latency_microseconds": _TOOK, "ts_queue_latency_microseconds": _QUEUED}
         counted = (model, {"ts_inference_requests_total": "1.0"})
         #: The lines of a request that is answered, and those of any other.
-        self.answered_lines = lines.form(counted, (model, latencies), (["Host"], {"QueueTime": _WAITED}))
+        self.answered_lines = lines.form(counted, (model, latencies), (["Host"], {"QueueTime": _WAITED}), values=_TIMES)
         self.line = lines.form(counted)
 
 
@@ -182,7 +184,7 @@ class ModelMetrics:
         self._labels = labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
         self._lines = lines
-        self._worker_thread_line = lines.form((["Host"], {"WorkerThreadTime": "%(value).3f"}))
+        self._worker_thread_line = lines.form((["Host"], {"WorkerThreadTime": "%(value).3f"}), values=("value",))
         self._hostname = hostname
         self._record_prediction = record_prediction
         self._followers = followers
@@ -241,6 +243,11 @@ class ModelMetrics:
         self.show()
         labels = {**self._labels, "model_version": DEFAULT_VERSION_LABEL}
         return RequestCounters(self._families, self._lines, labels)
+
+    @cached_property
+    def deadlines(self) -> DeadlineMetrics:
+        """The metrics of requests with deadlines; one has come."""
+        return DeadlineMetrics(self._families, self._labels)
 
     def _later(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
         """Return an instrument that `show` shows."""
@@ -301,7 +308,7 @@ class ModelMetrics:
         # A batch that was sent ahead begins before the frontend has received the answers to the one before.
         self.worker_thread_time.value = besides = max(0.0, round_trip - seconds) * 1e3
         if self._worker_thread_line:
-            self._lines.events.append((at, (self._worker_thread_line, {"value": besides})))
+            self._lines.events.append((at, (self._worker_thread_line, (besides,))))
 
     def _fold_jobs(self, kind: tuple[bool, str, Cause | int, bool], jobs: Sequence[EndedJob]) -> None:
         """Add up jobs of one kind."""
@@ -327,14 +334,14 @@ class ModelMetrics:
             outcomes.running_seconds += seconds - queued
             if lines := counters.answered_lines:
                 self._lines.events += [
-                    (job.at, (lines, {"took": all_of_it * 1e6, "queued": before * 1e6, "waited": before * 1e3}))
+                    (job.at, (lines, (all_of_it * 1e6, before * 1e6, before * 1e3)))
                     for job, all_of_it, before in zip(jobs, took, waited, strict=True)
                 ]
         else:
             outcomes.failures[cause] = outcomes.failures.get(cause, 0) + len(jobs)
             outcomes.failed_seconds += seconds
             if line := counters.line:
-                self._lines.events += [(job.at, (line, {})) for job in jobs]
+                self._lines.events += [(job.at, (line, ())) for job in jobs]
         counter = self._ended.get((via, cause))
         if counter is None:
             counter = self._families.child(Counter, "ts_outcomes_total", self._outcome_labels(via, cause))
@@ -346,8 +353,8 @@ class ModelMetrics:
         self.show()
         self._workers.add(worker_name)
         self._families.child(Gauge, "WorkerLoadTime", self._worker_labels(worker_name)).set(milliseconds)
-        if form := self._lines.form(([worker_name, "Host"], {"WorkerLoadTime": "%(value).1f"})):
-            self._lines.events.append((time(), (form, {"value": milliseconds})))
+        if form := self._lines.form(([worker_name, "Host"], {"WorkerLoadTime": "%(value).1f"}), values=("value",)):
+            self._lines.events.append((time(), (form, (milliseconds,))))
 
     def worker_gpu_memory(self, worker_name: str, size: int) -> None:
         """The worker has that many bytes on GPUs."""
@@ -363,6 +370,8 @@ class ModelMetrics:
         """Takes all series of this version away, and if it is the model's last also those of its default version."""
         self.fold()
         self._unused.clear()
+        if "deadlines" in vars(self):
+            self.deadlines.forget()
         for worker_name in list(self._workers):
             self.forget_worker(worker_name)
         self._families.remove(self._labels)

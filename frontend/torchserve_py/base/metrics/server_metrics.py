@@ -9,7 +9,7 @@ import importlib
 import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -33,7 +33,7 @@ MakeLines: TypeAlias = Callable[[str, MetricsPlan], MetricLines]
 MakeHandlerMetrics: TypeAlias = Callable[[str, Iterable[str], MetricsPlan, MetricLines], HandlerMetrics]
 
 #: Seconds that a record waits for others that are added up with it.
-FOLD_DELAY: Final = 0.02
+FOLD_DELAY: Final = 0.04
 
 
 class ModelFamilies(Protocol):
@@ -162,7 +162,7 @@ class ServerMetrics:
             counter, line = counted
             counter.value += len(moments)
             if line:
-                self._lines.events += [(at, (line, {})) for at in moments]
+                self._lines.events += zip(moments, repeat((line, ())))
 
     def fold(self) -> None:
         """Add up what was recorded so far."""
@@ -177,7 +177,6 @@ class ServerMetrics:
                 labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
                 self._of_http[asked] = self._families.child(Counter, "ts_http_requests_total", labels)
             self._of_http[asked].value = count
-        self._lines.pass_on()
 
     def _fold_answers(self) -> None:
         answers, self._answers = self._answers, []
@@ -197,7 +196,6 @@ class ServerMetrics:
         due, self._due = self._due, []
         for fold in due:
             fold()
-        self._lines.pass_on()
         self._lines.flush()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
@@ -237,5 +235,6 @@ class ServerMetrics:
         What has no lines for single events gets a line for what has changed since the last call.
         """
         self.fold()
+        self._lines.flush()  # before what has changed by now
         self._lines.note_changes(self._families)
         self._lines.flush()

@@ -29,11 +29,6 @@ from torchserve_py.base.settings.table import (
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.plugins import settings_sections
 
-#: The settings that keep clients out or workers in, and the plugins that heed them.
-_PROTECTION: Final = {
-    **dict.fromkeys(("worker_user", "worker_memory_limit"), "confinement"),
-    **dict.fromkeys(("inference_keys", "management_keys", "keys_file"), "keys"),
-}
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
 _PREFIX: Final = "TS_"
 _CONFIG_FILE: Final = "TS_CONFIG_FILE"
@@ -77,7 +72,6 @@ class Resolution:
         if self.errors:
             return
         self._check_keys()
-        self._check_protection()
         self._env_enabled = self._file_switch("enable_envvars_config")
         self._read_values()
         self._check_environment()
@@ -170,21 +164,13 @@ class Resolution:
         for key, entry in self._properties.items():
             if key in JVM_KEYS:
                 ignored.append(f"{key} ({self._place(entry)})")
-            elif key not in self._file_keys and key not in INTERNAL_KEYS and key not in _PROTECTION:
+            elif key not in self._file_keys and key not in INTERNAL_KEYS:
                 self.warnings.append(self._unknown_key(entry))
         if ignored:
             self.warnings.append(
                 "No effect, because only the Java virtual machine or the C++ backend of TorchServe has a use for it: "
                 + ", ".join(ignored)
             )
-
-    def _check_protection(self) -> None:
-        """Refuse what this server cannot heed, and without which it would be less safe than its operator believes."""
-        for name, plugin in _PROTECTION.items():
-            env, entry = f"TS_{name.upper()}", self._properties.get(name)
-            if name not in sources() and (entry is not None or env in self._environ):
-                place = env if entry is None else f"{self._place(entry)}: {name}"
-                self.errors.append(f"Invalid configuration: {place} needs the plugin {plugin}, which is not there")
 
     def _unknown_key(self, entry: Property) -> str:
         from difflib import get_close_matches  # 5 ms that a right file need not pay

@@ -143,7 +143,9 @@ class Settings(ClosedSchema):
         Address("http", "127.0.0.1", 8082), "where `/metrics` listens"
     )
     enable_metrics_api: Switch = setting(True, "start the metrics listener")
-    health_route: OptionalRoute = setting(None, "one more path of `/ready`")
+    health_route: OptionalRoute = setting(
+        None, "one more path of `/ready`; `/ping` itself is then 503 until the start-up models are loaded"
+    )
 
     # Models
     model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store", metavar="DIR", must_exist=True)] = (

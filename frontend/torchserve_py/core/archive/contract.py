@@ -13,7 +13,9 @@ class Contract:
     name: str
     platform: str  # the contract's name in the Open Inference Protocol
     file: str = ""  # the file that tells that a folder holds a model of this contract
+    other_files: tuple[str, ...] = ()  # files that tell the same
     unless_handler: bool = False  # not if a handler is there, which may well have a file of that name
+    unless_default_handler: bool = False  # not if default_service_handler names one, which may call the file itself
     batches: bool = False  # one call takes several requests; otherwise each request is a call, and many run at once
     own_keys: frozenset[str] = frozenset()  # further keys of model-config.yaml that the code reads
     #: The manifest or the registration names a handler file; the handler may describe the model, and a service envelope

@@ -19,7 +19,7 @@ from pathlib import Path
 from torchserve_py.base.settings.model_spec import fallback_name
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.contract import TORCHSERVE
-from torchserve_py.core.archive.contracts import contract_of, known_contracts
+from torchserve_py.core.archive.contracts import contract_of, known_contracts, telling_files
 from torchserve_py.core.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.core.archive.file_function import PYTHON_SUFFIX, FileFunction, split_function
 from torchserve_py.core.archive.function_source import read_source
@@ -66,19 +66,22 @@ class ModelFiles:
             self.downloaded.unlink(missing_ok=True)
 
 
-def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None = None) -> ModelFiles:
+def open_model(
+    path: Path, temp_dir: Path, *, url: str = "", handler: str | None = None, has_default_handler: bool = False
+) -> ModelFiles:
     """Open the archive file, the folder or the Python file at `path`. Blocks: call it in a thread.
 
     A Python file is the handler of a model whose other files lie beside it, and whose name is that of the file, or that
     of the function in a `url` as ``file.py:function``. An archive is unpacked below `temp_dir`. `url` is what the user
     called it; `path` when empty.
     `handler` is the one that the registration names: then none is looked for in a model without a manifest.
+    `has_default_handler`: whether `default_service_handler` names one for models that name none.
     Raises ArchiveNotFound, InvalidArchive, UnreadableArchive, UnsafeArchive or Cancelled; then nothing is left behind.
     """
     url = url or str(path)
     if path.is_dir():
         folder = path.absolute()
-        return _open_folder(folder, folder.name, url, handler)
+        return _open_folder(folder, folder.name, url, handler, has_default_handler=has_default_handler)
     if not path.is_file():
         raise ArchiveNotFound(f"Model not found at: {url}")
     if path.suffix == PYTHON_SUFFIX:
@@ -88,24 +91,27 @@ def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None
         return _open_folder(file.parent, function or file.stem, url, handler or named)
     unpacked = unpack(path, temp_dir.absolute(), url=url)
     try:
-        return replace(_open_folder(unpacked, url, url, handler, is_unpacked=True), unpacked_dir=unpacked)
+        opened = _open_folder(unpacked, url, url, handler, is_unpacked=True, has_default_handler=has_default_handler)
+        return replace(opened, unpacked_dir=unpacked)
     except BaseException:
         shutil.rmtree(unpacked, ignore_errors=True)
         raise
 
 
 @contextmanager
-def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[ModelFiles]:
-    """Open the archive file or the folder at `path`; `url` and `handler` are as in `open_model`.
+def outline(
+    path: Path, *, url: str, handler: str | None = None, has_default_handler: bool = False
+) -> Iterator[ModelFiles]:
+    """Open the archive file or the folder at `path`; the other arguments are those of `open_model`.
 
     Raises ArchiveError with what unpacking it would raise.
     """
     if not path.is_file() or path.suffix == PYTHON_SUFFIX:
-        yield open_model(path, path, url=url, handler=handler)
+        yield open_model(path, path, url=url, handler=handler, has_default_handler=has_default_handler)
         return
     with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
         unpack_outline(path, Path(folder), url=url)
-        yield _open_folder(Path(folder), url, url, handler, is_unpacked=True)
+        yield _open_folder(Path(folder), url, url, handler, is_unpacked=True, has_default_handler=has_default_handler)
 
 
 def files_in(model_dir: Path) -> frozenset[str]:
@@ -113,17 +119,26 @@ def files_in(model_dir: Path) -> frozenset[str]:
     return frozenset(str(file.relative_to(model_dir)) for file in model_dir.rglob("*") if file.is_file())
 
 
-def _open_folder(folder: Path, name: str, url: str, handler: str | None, *, is_unpacked: bool = False) -> ModelFiles:
+def _open_folder(
+    folder: Path,
+    name: str,
+    url: str,
+    handler: str | None,
+    *,
+    is_unpacked: bool = False,
+    has_default_handler: bool = False,
+) -> ModelFiles:
     """Open a folder of a model's files. The model's name is made of `name` where the manifest gives none.
 
-    `url` and `handler` are as in `open_model`; `is_unpacked`: the folder was made for this model alone. Raises
-    InvalidArchive or UnreadableArchive.
+    `url`, `handler` and `has_default_handler` are as in `open_model`; `is_unpacked`: the folder was made
+    for this model alone. Raises InvalidArchive or UnreadableArchive.
     """
     name = fallback_name(name)
     try:
         root = _model_root(folder)
         names = sorted(entry.name for entry in root.iterdir() if entry.is_file())
-        contract = TORCHSERVE if handler else contract_of(names)
+        told = [*names, *telling_files(root)]
+        contract = TORCHSERVE if handler else contract_of(told, has_default_handler=has_default_handler)
         source = _source(root, handler) if handler else None
         if source is None and (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
@@ -158,9 +173,8 @@ def _source(root: Path, handler: str) -> ModelSource | None:
 def _model_root(folder: Path) -> Path:
     """`folder`, or its only entry where that is a folder: archives are often packed below a folder of their own."""
     entries = list(folder.iterdir())
-    if len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]:
-        return entries[0]
-    return folder
+    is_one = len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]
+    return entries[0] if is_one and not telling_files(folder) else folder
 
 
 def _describe_folder(

@@ -22,16 +22,20 @@ def obtain(
     temp_dir: Path,
     policy: DownloadPolicy,
     handler: str | None = None,
+    has_default_handler: bool = False,
     reuse: bool = False,
 ) -> ModelFiles:
     """Get the model at `url`: a URL that is allowed, a file or folder of the model store, or a folder by its path.
 
-    Blocks, possibly for long: call it in a thread. `handler` is the one that the registration names, if any. With
+    Blocks, possibly for long: call it in a thread. `handler` is the one that the registration names, if any;
+    `has_default_handler`: whether `default_service_handler` names one for models that name none. With
     `reuse` a file that the model store has under the URL's name already is taken for an earlier download of it, and is
     not removed with the model.
     Raises ArchiveError, Cancelled; then nothing is left behind, in the model store or in `temp_dir`.
     """
-    open_found = partial(open_model, temp_dir=temp_dir, url=url, handler=handler)
+    open_found = partial(
+        open_model, temp_dir=temp_dir, url=url, handler=handler, has_default_handler=has_default_handler
+    )
     if not is_url(url):
         return open_found(locate(url, model_store))
     from torchserve_py.core.archive.fetch import fetch  # its client of HTTP takes long to import

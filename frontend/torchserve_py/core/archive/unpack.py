@@ -104,6 +104,10 @@ class Target:
                 self.count_bytes(len(chunk))
                 file.write(chunk)
 
+    def check(self, name: str) -> None:
+        """Raise UnsafeArchive where the path `name` may lead out of the folder or is too long."""
+        self._parts(name)
+
     def count_bytes(self, count: int) -> None:
         """Count unpacked bytes. Raises UnsafeArchive where they are too many, and Cancelled."""
         check_cancelled()
@@ -222,7 +226,6 @@ def _unpack_zip(file: BinaryIO, target: Target) -> None:
 
 
 def _unpack_tar(file: BinaryIO, target: Target) -> None:
-    """TorchServe's archiver puts everything below one folder, so the first component of a path is dropped."""
     with (
         gzip.GzipFile(fileobj=file) as stream,
         tarfile.open(fileobj=stream, mode="r|", bufsize=_TAR_BUFFER_BYTES, tarinfo=_TarMember) as archive,
@@ -230,24 +233,29 @@ def _unpack_tar(file: BinaryIO, target: Target) -> None:
         for member in archive:
             if not (member.isreg() or member.isdir()) or member.issparse():
                 raise UnsafeArchive(target.url, _no_plain_file(member.name))
-            name = _without_first_component(member.name)
+            target.check(member.name.partition("/")[2])  # what the name becomes below one folder
             if member.isdir():
-                target.add_folder(name)
+                target.add_folder(member.name)
             else:
-                target.add_file(name, cast(BinaryIO, archive.extractfile(member)))
+                target.add_file(member.name, cast(BinaryIO, archive.extractfile(member)))
         while padding := stream.read(_TAR_BUFFER_BYTES):  # to the end, where the checksum tells a truncated archive
             target.count_bytes(len(padding))
+    _lift_only_folder(target.root)
+
+
+def _lift_only_folder(root: Path) -> None:
+    """Move everything up if it is below one folder, as in what TorchServe's archiver writes."""
+    entries = list(root.iterdir())
+    if len(entries) != 1 or not entries[0].is_dir() or entries[0].name == MANIFEST_PATH.parts[0]:
+        return
+    folder = entries[0].rename(root / uuid.uuid4().hex)  # a file in it may have the folder's name
+    for entry in list(folder.iterdir()):
+        entry.rename(root / entry.name)
+    folder.rmdir()
 
 
 def _no_plain_file(name: str) -> str:
     return f"{name!r} is a link or a device, only files and folders are allowed"
-
-
-def _without_first_component(name: str) -> str:
-    """Drop the first component, unless it is the only one or the manifest's own folder."""
-    if name.startswith("/") or name.split("/", 1)[0] in ("..", MANIFEST_PATH.parts[0]):
-        return name
-    return name.split("/", 1)[1] if "/" in name else name
 
 
 class _TarMember(tarfile.TarInfo):

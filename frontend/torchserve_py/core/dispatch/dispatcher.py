@@ -30,14 +30,18 @@ from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.scheduling.remembered import MOST_REMEMBERED
 from torchserve_py.core.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.timing import Timing
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.boot_clock import boot_time
-from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
+from ts.protocol.messages import HELD_ELSEWHERE
 
 logger = logging.getLogger(__name__)
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
+#: Headers of an answer: how late it is (milliseconds), and that its session has no guarantee although it asked for one.
+DEADLINE_MISSED: Final = "ts-deadline-missed-ms"
+DEGRADED: Final = "ts-deadline-degraded"
 _job_id_of: Final = attrgetter("job_id")
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR: Final = 8
@@ -165,17 +169,23 @@ class Dispatcher(CallOwner):
         arrived: list[tuple[str, bool]] = []
         try:
             for part in results:
-                job = jobs.get(part.job_id)
-                if job is not None:
-                    if job.heard_at is not None:
-                        job.heard_at = heard_at
-                    try:
+                job_id, more, _, _, _, _, error, news = part
+                job = jobs.get(job_id)
+                if job is None:
+                    if job_id in self._jobs:
+                        raise ValueError(f"a result of job {job_id}, which it does not have")
+                    continue
+                if job.heard_at is not None:
+                    job.heard_at = heard_at
+                try:
+                    if more or error is not None or news is not None or job.ended:
                         self._result(job, worker, part, arrived, now)
-                    except Exception:  # a defect of the server, for which the worker must not be replaced
-                        logger.exception("A result of request %s could not be passed on.", job.id)
-                        self._give_up(job, now, more=part.more)
-                elif part.job_id in self._jobs:
-                    raise ValueError(f"a result of job {part.job_id}, which it does not have")
+                    else:
+                        arrived.append((job_id, False))
+                        self._end(job, part, now)
+                except Exception:  # a defect of the server, for which the worker must not be replaced
+                    logger.exception("A result of request %s could not be passed on.", job_id)
+                    self._give_up(job, now, more=more)
         finally:
             if self._moving:
                 self._move(arrived, now)
@@ -197,18 +207,20 @@ class Dispatcher(CallOwner):
             self.scheduler.failed(job.id)
         refusal = None
         if news is not None:
-            if news.migration in self.metrics.migrations:
-                self.metrics.migrations[news.migration].inc()
-            if news.last:
+            cause, ended, token, version, _, migration, last = news
+            job.token = job.token or token or None
+            if migration in self.metrics.migrations:
+                self.metrics.migrations[migration].inc()
+            if last:
                 self.scheduler.repeated(job.id)
-            refusal = cause_of(news, durable=self.durable)
-            job.token = job.token or news.token or None
-            if refusal is not None and not job.ended and news.version:
-                refusal = self._hand_over(job, news.version, refusal, now)
+            if cause:
+                refusal = cause_of(news, durable=self.durable)
+            if refusal is not None and not job.ended and version:
+                refusal = self._hand_over(job, version, refusal, now)
                 if refusal is None:
                     return
-            if refusal is None and part.error is None:
-                self._close_ended(job, news, now, more=more)
+            if ended and refusal is None and part.error is None:
+                self._close_ended(job, ended, now, more=more)
         if job.ended:
             return  # its worker is dropping it
         if part.error is not None:
@@ -331,9 +343,9 @@ class Dispatcher(CallOwner):
         for sequence_id in sequence_ids:
             self._pass(partial(self.scheduler.let_go, sequence_id))
 
-    def _close_ended(self, job: Call, news: SequenceNews, now: float, *, more: bool) -> None:
+    def _close_ended(self, job: Call, ended: Sequence[str], now: float, *, more: bool) -> None:
         """End what the handler ends; the sequence of the job ends with its last part."""
-        for sequence_id in news.ended:
+        for sequence_id in ended:
             if more and job.sequence_id == sequence_id:
                 job.ends_sequence = True  # once its last part has come, unless that says that the step is undone
             else:
@@ -506,10 +518,12 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
+        if job.timing is not None:
+            outcome = self._note_timing(job, job.timing, outcome, now)
         job.at, job.ended_at = time.time(), now
         if isinstance(outcome, Part):
-            job.told, job.succeeded = outcome.status, outcome.error is None
-            job.state_size = 0 if outcome.news is None else outcome.news.state_size
+            _, _, job.told, _, _, _, error, news = outcome
+            job.succeeded, job.state_size = error is None, 0 if news is None else news.state_size
         else:
             job.told, job.succeeded, job.state_size = outcome, False, 0
         self.metrics.ended(job)
@@ -526,7 +540,26 @@ class Dispatcher(CallOwner):
                 job.deliver(outcome)
             else:
                 job.fail(outcome)
-            self._caught_up(job)
+            if (worker := self._workers.get(job.worker_id)) is not None and worker.paused:
+                worker.resume()
+
+    def _note_timing(self, job: Call, timing: Timing, outcome: Part | Cause, now: float) -> Part | Cause:
+        """Count whether a job with a deadline is in time; return its outcome, with headers that report what was not."""
+        metrics, punctuality = self.metrics.deadlines, self.scheduler.punctuality
+        if punctuality is not None:
+            metrics.sessions.read_from(lambda: punctuality.reservations.count)
+            metrics.share.read_from(lambda: punctuality.reservations.load)
+        if outcome is Cause.deadline_missed:
+            metrics.dropped()
+        if isinstance(outcome, Cause) or outcome.error is not None:
+            return outcome
+        headers = list(outcome.headers)
+        metrics.answered(late_by := now - timing.due)
+        if late_by > 0:
+            headers.append([DEADLINE_MISSED, f"{late_by * 1e3:.1f}"])
+        if timing.is_degraded:
+            headers.append([DEGRADED, "true"])
+        return outcome._replace(headers=headers)
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()

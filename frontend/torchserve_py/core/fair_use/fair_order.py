@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from torchserve_py.core.scheduling.deadline_order import DeadlineOrder
 from torchserve_py.core.scheduling.job import Job
+from torchserve_py.core.scheduling.order import OLDEST_EVERY, Due
 
 Item = TypeVar("Item")
 
-#: While some items have a priority, the oldest is taken once in this many times. As large a part of a full queue is
-#: left to those that are less urgent.
-OLDEST_EVERY: Final = 8
 #: What has no priority comes after all that has one; 1 comes first, then 2 …
 _UNSET: Final = 0
 #: How many places may be spare, and clients remembered, beyond the same number as that of items.
@@ -102,6 +101,15 @@ class FairOrder(Generic[Item]):
         """
         return not self._has_priorities
 
+    def due(self, most: int) -> list[Due]:
+        """Return nothing: deadlines do not count."""
+        return []
+
+    def with_deadlines(self, waiting: OrderedDict[Item, float]) -> DeadlineOrder[Item]:
+        """See `Order.with_deadlines`."""
+        turns = FairOrder(self._job_of, self._by_priority)
+        return DeadlineOrder(self._job_of, self._by_priority, turns, waiting)
+
     def add(
         self, item: Item, waiting: OrderedDict[Item, float], *, newest_first: bool, tag: float | None = None
     ) -> None:
@@ -110,7 +118,7 @@ class FairOrder(Generic[Item]):
             job = self._job_of(item)
             if len(waiting) == 1:
                 self._only = job.client
-            if job.client == self._only and not self._has_priority(job):
+            if job.client == self._only and not (job.priority and self._has_priority(job)):
                 return  # as nearly always
             self._add_others(item, waiting)
         self._add(item, newest_first=newest_first, tag=tag)

@@ -8,7 +8,7 @@ from typing import Final
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import NO_HISTORIES, Ahead, InferRow, encode_infer
+from ts.protocol.messages import NO_HISTORIES, Ahead, WireRow, encode_infer
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ def encode_batch(
         return encode_infer(_rows([job for job in jobs if _is_sendable(job)]), histories, ahead)
 
 
-def _rows(jobs: Sequence[Call]) -> list[InferRow]:
+def _rows(jobs: Sequence[Call]) -> list[WireRow]:
     """Return what the worker is sent of the jobs."""
-    return [InferRow(job.id, job.headers, job.content_type, job.body, job.protocol, job.open_ended) for job in jobs]
+    return [(job.id, job.headers, job.content_type, job.body, job.protocol, job.open_ended) for job in jobs]
 
 
 def _is_sendable(job: Call) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Sel
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Exceeded, Inputs, JobFailed, Part
 from torchserve_py.core.scheduling.job import NEW, Job
+from torchserve_py.core.scheduling.timing import Timing
 from ts.protocol.messages import StepHistory
 from ts.protocol.request_names import header_among
 
@@ -195,6 +196,18 @@ class Call(Job):
     def request_line(self) -> tuple[str, str, str] | None:
         """Method, target and route of a request that has come over HTTP."""
         return None
+
+    def keep_time(
+        self,
+        within: float,
+        *,
+        waited: float = 0.0,
+        drops: bool = False,
+        period: float | None = None,
+        degrades: bool = False,
+    ) -> None:
+        """Give the call a deadline; the arguments are those of `scheduling.timing.Timing`."""
+        self.timing = Timing(within, waited, drops, period, degrades)
 
     def header(self, name: str) -> str | None:
         """Return a header of the request, whose name is given in lower case; of several the last one counts."""

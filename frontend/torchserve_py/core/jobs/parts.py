@@ -147,6 +147,8 @@ def part_of(row: Any) -> Part:
     """
     if type(row) is not list or not row or type(row[0]) is not str:
         raise ValueError("a result row must be an array that begins with the id of a job")
+    if _is_plain(row):
+        return _new(Part, row)
     problem = _problem(row) if tuple(map(type, row)) in _SHAPES else _problem_of_shape(row)
     if problem is None:
         if row[_NEWS] is not None:
@@ -155,6 +157,16 @@ def part_of(row: Any) -> Part:
     logger.warning("The result of request %s is malformed: %s", row[0], problem, extra={"request_id": row[0]})
     more = len(row) > 1 and row[1] is True
     return Part(row[0], more, 500, "", [], b"", f"The result cannot be sent: {problem}.", _UNKNOWN)
+
+
+def _is_plain(row: list[Any]) -> bool:
+    """Whether a row is a whole answer without anything that has to be read: as nearly all rows are."""
+    if len(row) != _FIELDS:
+        return False
+    _, more, status, reason, headers, body, error, news = row
+    if more is not False or error is not None or news is not None or reason != "" or type(body) is not bytes:
+        return False
+    return type(status) is int and 200 <= status <= 599 and type(headers) is list and not headers
 
 
 def _problem(row: list[Any]) -> str | None:
@@ -190,7 +202,7 @@ def _problem_of_shape(row: list[Any]) -> str:
 
 
 def _is_news(news: list[Any]) -> bool:
-    return [*map(type, news)] == _NEWS_TYPES and {*map(type, news[1])} <= {str}
+    return [*map(type, news)] == _NEWS_TYPES and (not news[1] or {*map(type, news[1])} == {str})
 
 
 class JobFailed(Exception):

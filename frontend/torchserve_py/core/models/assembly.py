@@ -129,6 +129,7 @@ class Assembly:
                 temp_dir=settings.temp_dir,
                 policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
                 handler=request.handler,
+                has_default_handler=bool(settings.default_service_handler),
                 reuse=at_startup,
             )
             try:  # in this thread, because reading a file of a megabyte takes a second

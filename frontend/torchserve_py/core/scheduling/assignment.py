@@ -10,19 +10,21 @@ their old places.
 Two choices make a scheduler: where the next jobs come from, and when a worker takes more. The sources are `Fifo` (one
 queue) and `Sequences` (a queue per sequence). A source holds the waiting jobs in lanes, and adds a lane to
 `SharedState.lanes_to_serve` when something in the lane may be sent that could not be sent before. The admissions are
-`WhenIdle` and `WhileBelow`.
+`WhenIdle` and `WhileBelow`, and `InTime` where steps have deadlines.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
+from torchserve_py.core.scheduling.batch_admission import WhenIdle, WhileBelow
 from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.demand import Demand
 from torchserve_py.core.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.core.scheduling.fifo import Fifo
+from torchserve_py.core.scheduling.in_time import InTime
 from torchserve_py.core.scheduling.job import AHEAD, JOB_TRANSITIONS, STREAMING, Job
 from torchserve_py.core.scheduling.lane import AheadBatch, Lane, SharedState, WorkerLoad
 from torchserve_py.core.scheduling.order import NewOrder
@@ -46,52 +48,7 @@ TakeBack = Callable[[str], int]
 Source: TypeAlias = Fifo | Sequences
 
 
-class WhenIdle:
-    """One batch at a time, which waits at most `lane.delay` to become fuller."""
-
-    __slots__ = ("_batch_size",)
-
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
-
-    def room(self, worker: WorkerLoad) -> int:
-        """Return how many jobs the worker may take: a whole batch, but only when nothing is in flight."""
-        return 0 if worker.in_flight else self._batch_size
-
-    def choose(self, free: Mapping[str, WorkerLoad]) -> WorkerLoad:
-        """Return the worker that takes next, of those in the order in which they became free: the longest idle."""
-        return next(iter(free.values()))
-
-    def waits(self, lane: Lane[Any], now: float) -> bool:
-        """Whether to wait for a fuller batch: others could still join, and the oldest has not waited long enough."""
-        size = len(lane.items)
-        if size >= self._batch_size or size >= lane.members:
-            return False
-        return lane.waits(now)
-
-
-class WhileBelow:
-    """Jobs join a worker's running ones at once while these are fewer than n."""
-
-    __slots__ = ("_n",)
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    def room(self, worker: WorkerLoad) -> int:
-        """Return how many jobs the worker may take: those missing to n."""
-        return self._n - len(worker.in_flight)
-
-    def choose(self, free: Mapping[str, WorkerLoad]) -> WorkerLoad:
-        """Return the worker that takes next: the one that runs the fewest jobs."""
-        return min(free.values(), key=lambda worker: len(worker.in_flight))
-
-    def waits(self, lane: Lane[Any], now: float) -> bool:
-        """Never wait for more jobs."""
-        return False
-
-
-Admission: TypeAlias = WhenIdle | WhileBelow
+Admission: TypeAlias = WhenIdle | WhileBelow | InTime
 
 
 def compose(
@@ -167,7 +124,7 @@ class Assignment:
                 self.shared.deadlines.start_timer(lane, now)
                 return
             worker = self.admission.choose(lane.free)
-            jobs = lane.take(self.admission.room(worker))
+            jobs = lane.take(self.admission.takes(worker, lane, now))
             if not jobs:
                 return
             self._send(worker, jobs, now)
@@ -218,6 +175,7 @@ class Assignment:
             job.sent_at = now
             job.sends += 1
             worker.in_flight[job.id] = job
+        worker.batch = len(jobs)
         if not self.admission.room(worker):
             del worker.lane.free[worker.id]
             if self.not_begun is not None:
@@ -296,7 +254,8 @@ class Assignment:
             job.sent_at = now
             job.sends += 1
             worker.in_flight[job.id] = job
-        worker.lane.jobs_ahead -= len(jobs)
+        worker.batch = len(jobs)
+        worker.lane.jobs_ahead -= worker.batch
         self.shared.effects.append(Begin(worker.id, jobs))
 
     def _take_back_oldest(self, lane: Lane[Any], now: float, before: float = math.inf) -> bool:

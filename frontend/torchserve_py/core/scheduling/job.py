@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from torchserve_py.core.scheduling.timing import Timing
 from torchserve_py.core.scheduling.transitions import Transitions
 
 
@@ -82,6 +83,8 @@ class Job:
     expires_at: float | None = None
     #: By when the client wants the whole answer, if it has said so; `expires_at` is no later then.
     answer_by: float | None = None
+    #: Its deadline, if it has one.
+    timing: Timing | None = None
     #: The version that had the job before, and found that it does not run the sequence.
     handed_over_by: object | None = None
 

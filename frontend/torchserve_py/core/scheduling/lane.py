@@ -2,6 +2,16 @@
 
 Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` each worker has a lane of its own, which
 holds its ready sequences. Where not the first is taken first, an `Order` says which.
+
+Every job enters and leaves here, whatever happens to it (`SharedState`; its states are `JOB_TRANSITIONS`):
+
+    accept ──▶ jobs ── Lane.put ──▶ lane ── Lane.take ──▶ in flight ── answered ──▶ leave(job, None)
+                │                     │                       │
+                │                     │ refused by limits, deadline, cancelled, worker lost
+                │                     └───────────────────────┴────────────────▶ leave(job, cause): one `Finish`
+                └── waits, and another version gets it ────────────────────────▶ give_away(job): no `Finish`
+
+A job whose worker is lost can also go back to its lane (`Lane.put_first`, see `lost_jobs`).
 """
 
 from abc import ABC, abstractmethod
@@ -64,7 +74,7 @@ class Lane(ABC, Generic[Item]):
 
     def put(self, item: Item, now: float) -> bool:
         """Add an item that has become takeable; return whether it goes before those that wait."""
-        newest_first = self.is_newest_first(now)
+        newest_first = now < self.newest_first_until and self.is_newest_first(now)
         if newest_first:
             self._to_front(item, now)
         else:
@@ -143,6 +153,7 @@ class WorkerLoad:
     lane: Lane[Any]
     in_flight: dict[str, Job] = field(default_factory=dict)
     ahead: list[AheadBatch] = field(default_factory=list)
+    batch: int = 0  # how many jobs it was sent last, or has begun
     retiring: bool = False
     rests: bool = False
     alone: Job | None = None  # the job that it has for itself, or beside those that it had before

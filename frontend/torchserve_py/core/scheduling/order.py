@@ -1,12 +1,24 @@
 """In which order the items of a lane are taken, where that is not the order in which they have come."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from torchserve_py.core.scheduling.job import Job
 
 Item = TypeVar("Item")
+
+
+#: While some items are more urgent than others, the oldest is taken once in this many times. As large a part of a full
+#: queue is left to those that are less urgent.
+OLDEST_EVERY: Final = 8
+
+
+class Due(NamedTuple):
+    """When an item that waits is due (monotonic seconds), and whether its session has a guarantee."""
+
+    at: float
+    is_guaranteed: bool
 
 
 class Order(Protocol[Item]):
@@ -23,6 +35,12 @@ class Order(Protocol[Item]):
     @property
     def is_settled(self) -> bool:
         """Whether no item that comes later goes before all that wait now."""
+
+    def due(self, most: int) -> Sequence[Due]:
+        """Return the deadlines of the first items with deadlines, ``most`` at most, in the order of the items."""
+
+    def with_deadlines(self, waiting: OrderedDict[Item, float]) -> "Order[Item]":
+        """Return the order of a lane whose items may have deadlines; it takes the place of this one."""
 
     def add(self, item: Item, waiting: OrderedDict[Item, float], *, newest_first: bool) -> None:
         """Note that an item was added, behind the others of its kind or, with ``newest_first``, before them."""

@@ -39,4 +39,5 @@ class Policy:
     ahead: bool = False
     #: A job is accepted only while a worker can take it at once; ignored for sequences (useJobTicket).
     job_ticket: bool = False
+    deadline_safety: float = 0.1  # the share of the time that is promised to no session with a guarantee
     sequences: SequencePolicy | None = None  # None for a stateless model

@@ -19,8 +19,10 @@ from torchserve_py.core.scheduling.lost_jobs import lose_stateless, lose_stored
 from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.overload import Overload
 from torchserve_py.core.scheduling.policy import Policy
+from torchserve_py.core.scheduling.punctuality import Punctuality
 from torchserve_py.core.scheduling.sequence import Sequence
 from torchserve_py.core.scheduling.sequence_source import MOST_ENDED_AT_ONCE, LostSequences, Sequences
+from torchserve_py.core.scheduling.step_times import StepTimes
 
 
 class Scheduler:
@@ -57,6 +59,10 @@ class Scheduler:
         workers: dict[str, WorkerLoad] = {}
         self._workers: Mapping[str, WorkerLoad] = workers
         self._joins = policy.continuous
+        self._times = StepTimes(policy.batch_size)
+        self._safety = policy.deadline_safety
+        #: What keeps deadlines, once a job has had one.
+        self.punctuality: Punctuality | None = None
         self._overload = Overload(workers, policy.batch_size, joins=policy.continuous)
         self._assignment = Assignment(
             *(self._shared, self._source, self._unbatched, self._admission, policy.batch_size, take_back),
@@ -377,8 +383,8 @@ class Scheduler:
         while left and (thing := deadlines.pop(now)) is not None:
             match thing:
                 case Job():
-                    if not self._hurry(thing, now):
-                        self._withdraw(thing, self._final_cause(thing, Cause.client_timeout), now)
+                    if not self._hurry(thing, now) and (cause := self._overdue(thing, now)) is not None:
+                        self._withdraw(thing, self._final_cause(thing, cause), now)
                 case Sequence() if self._sequences is not None:
                     self._sequences.due(thing, now)
                     left -= 1
@@ -389,6 +395,12 @@ class Scheduler:
                     self._shared.lanes_to_serve.append(thing)
                 case WorkerLoad():
                     self._assignment.reopen(thing, now)
+
+    def _overdue(self, job: Job, now: float) -> Cause | None:
+        """Return why a job ends that has waited for too long; None if it only misses its deadline."""
+        if job.timing is None or self.punctuality is None:
+            return Cause.client_timeout
+        return self.punctuality.overdue(job, job.timing, now)
 
     def _hurry(self, job: Job, now: float) -> bool:
         """Have a job sent that must begin now to be in time, if all it waits for is a fuller batch."""
@@ -424,9 +436,11 @@ class Scheduler:
         is_step = not was_cancelled if self._joins else not worker.in_flight
         if is_step and not (job.unbatched or job.asks_after or job.open_ended):
             self._overload.step_seconds.append(now - job.sent_at)
+            self._times.note(worker.batch, now - job.sent_at)
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
-        self._assignment.answered(worker, now)
+        if self._joins or not worker.in_flight:  # else it still runs its batch
+            self._assignment.answered(worker, now)
 
     def _go_alone(self, job: Job) -> None:
         """Have an accepted job share no batch: it is unbatched, or comes from another scheduler as a suspect."""
@@ -444,24 +458,42 @@ class Scheduler:
         self._shared.leave(job, cause)
         self._shared.alone.pop(job.id, None)
         source.withdraw(job, now)
+        if job.timing is not None and self.punctuality is not None:
+            self.punctuality.place_again(job)
 
     def _admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job, or say why it is refused."""
         if self._closed is not None:
             return self._closed
-        if job.expires_at is not None and job.expires_at <= now:
-            return Cause.client_timeout
         if self._draining is not None and self._is_new(job):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             if self._sequences is not None and not job.unbatched:
                 self._sequences.refused(job, now)
             return Cause.no_worker
-        if job.expires_at is not None and not job.unbatched:
-            place = self._source.place_of(job, now)
-            if place is not None and self._overload.refuses(job, place, now):
-                return Cause.overloaded
+        if job.timing is not None or job.expires_at is not None:
+            return self._admit_limited(job, now)
         return (self._unbatched if job.unbatched else self._source).admit(job, now)
+
+    def _admit_limited(self, job: Job, now: float) -> Cause | None:
+        """Queue a job that has a deadline or a time limit, or say why it is refused."""
+        if job.expires_at is not None and job.expires_at <= now:
+            return Cause.client_timeout
+        if job.unbatched:
+            return self._unbatched.admit(job, now)
+        if job.timing is not None:
+            return self._keep_time().admit(job, job.timing, now)
+        place = self._source.place_of(job, now)
+        if place is not None and self._overload.refuses(job, place, now):
+            return Cause.overloaded
+        return self._source.admit(job, now)
+
+    def _keep_time(self) -> Punctuality:
+        """Return what keeps deadlines, from now on."""
+        if self.punctuality is None:
+            shared, source, assignment = self._shared, self._source, self._assignment
+            self.punctuality = Punctuality(shared, source, assignment, self._times, self._safety)
+        return self.punctuality
 
     def _is_new(self, job: Job) -> bool:
         """Whether a job is refused while this drains: no job of an open sequence, and no part of an accepted job."""

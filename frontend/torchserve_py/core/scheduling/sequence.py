@@ -142,8 +142,8 @@ class SequenceLane(Lane[Sequence]):
         return len(self.bound)
 
     def may_go_ahead(self, room: int, now: float) -> bool:
-        """Whether the batch is full: to others, the next steps of what runs could be added."""
-        return len(self.items) >= room
+        """Whether the batch is full (to others, next steps of what runs could be added) and nothing has a deadline."""
+        return len(self.items) >= room and (self.order is None or self.order.is_settled)
 
     def take(self, room: int, only: Sequence | None = None) -> list[Job]:
         """Remove and return one job of each of the next sequences, as far as these may run together."""

@@ -310,6 +310,22 @@ class Sequences:
         return sequence_id in self.open or self._over.ids.refusal(sequence_id, now) is not None
 
     @property
+    def lanes_with_slots(self) -> list[SequenceLane]:
+        """The lanes of the workers that have a slot for one more sequence."""
+        return [lane for lane in self._lanes.values() if len(lane.bound) < self._slots]
+
+    def rehome(self, sequence: Sequence, lane: SequenceLane, now: float) -> None:
+        """Bind a sequence that this event has opened, and bound to a worker, to another one that has a slot."""
+        before, sequence.lane = sequence.lane, lane
+        before.withdraw(sequence)
+        del before.bound[sequence]
+        lane.bound[sequence] = None
+        self._emptiest.changed(before)
+        self._emptiest.changed(lane)
+        lane.put(sequence, now)
+        self._shared.lanes_to_serve.append(lane)
+
+    @property
     def lanes(self) -> Iterable[SequenceLane]:
         """The lanes of the workers, and that of the sequences that have no worker."""
         return (self._pending, *self._lanes.values())

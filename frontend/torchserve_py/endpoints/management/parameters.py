@@ -14,6 +14,7 @@ from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.openapi import Operation, Parameter
 from torchserve_py.endpoints.requests import read_small_body
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,6 @@ _MOST_DIGITS: Final = 18
 #: How many characters of a wrong value a message shows.
 _SHOWN_OF_VALUE: Final = 80
 _TRUTHS: Final = {"true": True, "false": False}
-_JSON_TYPE = "application/json"
 
 
 def of_query(request: Request, operation: Operation, *more: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def of_query_or_json(request: Request, max_size: int, operation: Operation
 
     Raises EndpointError: a value is of another type; the body is too large, does not arrive, or is not a JSON object.
     """
-    if request.content_type != _JSON_TYPE:
+    if request.content_type != JSON:
         return of_query(request, operation)
     body = await read_small_body(request, max_size)
     return _read(read_object(body), operation)

@@ -1,1 +1,1 @@
-"""More models than memory: a budget, for which models load on demand and make room for each other."""
+"""More models than memory: a budget, for which models load on demand, sleep, and make room for each other."""

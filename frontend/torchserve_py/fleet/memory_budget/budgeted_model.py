@@ -17,7 +17,6 @@ from torchserve_py.fleet.memory_budget.budget_keys import BudgetKeys
 from torchserve_py.fleet.memory_budget.footprint import HOST, Footprint, Sizes, gpu
 from torchserve_py.fleet.memory_budget.making_room import Occupant
 from torchserve_py.fleet.memory_budget.worker_memory import WorkerMemory
-from torchserve_py.fleet.sleeping.sleeping_keys import SleepingKeys
 
 #: How long a model that was loaded or has woken stays at least: as long as that took, within these limits (seconds),
 #: and twice that for each time that it did so before within `_AGAIN` seconds, but never more than `_MOST_DOUBLINGS`
@@ -124,7 +123,7 @@ class BudgetedModel:
 
     def __post_init__(self) -> None:
         self.footprint = Footprint(self.keys.memory)
-        self.can_sleep = self.model.config.plugin_keys.of(SleepingKeys).sleep
+        self.can_sleep = self.keys.sleep
 
     @property
     def label(self) -> str:

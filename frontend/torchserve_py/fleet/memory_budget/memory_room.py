@@ -39,8 +39,8 @@ from torchserve_py.fleet.memory_budget.budgeted_model import (
 from torchserve_py.fleet.memory_budget.footprint import HOST, Sizes
 from torchserve_py.fleet.memory_budget.making_room import Occupant, room_in, to_unload
 from torchserve_py.fleet.memory_budget.measured_file import MeasuredFile
+from torchserve_py.fleet.memory_budget.model_sleep import SleepFailed, fall_asleep, wake
 from torchserve_py.fleet.memory_budget.sizes import shown
-from torchserve_py.fleet.sleeping.model_sleep import SleepFailed, fall_asleep, wake
 from torchserve_py.ops.system_metrics.nvml import memory_by_process
 
 logger = logging.getLogger(__name__)

@@ -165,8 +165,8 @@ class Request(HttpHead, ABC):
         #: How many bytes of the body have arrived.
         self.body_size = 0
         #: What has arrived of the body, unless it is not wanted any more: all of it, if it came in one piece, else its
-        #: pieces.
-        self._body: bytes | Body = b""
+        #: pieces; None once `body_at_hand` has returned it.
+        self._body: bytes | Body | None = b""
         #: How many bytes count in the budget of the server.
         self._held = 0
         #: Why the body cannot be read, if so; the start of the next request cannot be found then.
@@ -206,10 +206,15 @@ class Request(HttpHead, ABC):
     # The body.
 
     def body_at_hand(self, limit: int) -> bytes | None:
-        """Take the body if all of it has arrived and is no longer than ``limit``; else None, and `when_read` tells."""
-        if not self.is_complete or self.body_error is not None or self.body_size > limit:
+        """Take the body if all of it has arrived and is no longer than ``limit``; else None, and `when_read` tells.
+
+        A body can be taken once.
+        """
+        body = self._body
+        if body is None or not self.is_complete or self.body_error is not None or self.body_size > limit:
             return None
-        return self._pop_body()
+        self._body = None
+        return body.take() if isinstance(body, Body) else body
 
     def when_read(self, limit: int, then: Callable[[bytes | Exception], None]) -> None:
         """Call ``then`` once with the complete body of up to ``limit`` bytes, or with what `read` raises.
@@ -400,7 +405,7 @@ class Request(HttpHead, ABC):
         self._pieces().filled(count)
 
     def _pieces(self) -> Body:
-        if isinstance(self._body, bytes):
+        if not isinstance(self._body, Body):
             self._body = Body()
         return self._body
 
@@ -435,11 +440,8 @@ class Request(HttpHead, ABC):
         """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
         if then is not None:
-            then(self.body_error or self._pop_body())
-
-    def _pop_body(self) -> bytes:
-        body, self._body = self._body, b""
-        return body if isinstance(body, bytes) else body.take()
+            body, self._body = self._body, None
+            then(self.body_error or (body.take() if isinstance(body, Body) else body or b""))
 
 
 def header_line(name: str, value: str) -> str:

@@ -47,6 +47,11 @@ def _key(text: str) -> GivenKey:
 _KEYS: Final = Parsed("KEY, NAME:KEY or NAME:sha256:HASH, several with commas between them", _keys)
 
 
+def _is_given(name: str, effective: Mapping[str, Effective]) -> bool:
+    """Return whether a setting is given; those whose value is wrong are absent from ``effective``."""
+    return name not in effective or bool(effective[name].value)
+
+
 class KeysSettings(SettingsSection):
     """The keys that a server is given; without any it makes its own."""
 
@@ -77,18 +82,17 @@ class KeysSettings(SettingsSection):
                 " authorization off; remove one of the two"
             )
 
-        if effective["usage_folder"].value and not any(effective[name].value for name in KEY_SETTINGS):
-            origin = effective["usage_folder"].origin
+        usage = effective.get("usage_folder")
+        if usage and usage.value and not any(_is_given(name, effective) for name in KEY_SETTINGS):
+            origin = usage.origin
             yield f"Invalid configuration: {origin} is for servers that are given keys; set keys_file or inference_keys"
 
     @classmethod
     def doubts(cls, effective: Mapping[str, Effective]) -> Iterable[str]:
         """Yield a warning where keys are given that leave the inference API closed."""
-        if effective["management_keys"].value and not (
-            effective["inference_keys"].value or effective["keys_file"].value
-        ):
-            origin = effective["management_keys"].origin
-            yield f"{origin}: without inference_keys or keys_file no key opens the inference API"
+        keys = effective.get("management_keys")
+        if keys and keys.value and not any(_is_given(name, effective) for name in ("inference_keys", "keys_file")):
+            yield f"{keys.origin}: without inference_keys or keys_file no key opens the inference API"
 
     @property
     def has_keys(self) -> bool:

@@ -12,9 +12,8 @@ from torchserve_py.contracts.served_functions.own_path import own_path
 from torchserve_py.contracts.served_functions.request_examples import declared_example
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.version import __version__
-from ts.protocol.media_types import BYTES, JSON, JSON_LINES, TEXT
+from ts.protocol.media_types import BYTES, JSON, JSON_LINES, MULTIPART, TEXT
 
-_FORM: Final = "multipart/form-data"
 _ANY_BODY: Final = {TEXT: {"type": "string"}, JSON: {}, BYTES: {"type": "string", "format": "binary"}}
 _ERROR: Final = {"description": "The request or the server is wrong; the body says why, `ts-error-cause` in a word"}
 _PROBLEM: Final = {
@@ -137,8 +136,8 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
     if "example" in function:
         for media_type in contents.keys() & {JSON, TEXT}:
             contents[media_type]["example"] = function["example"]
-    if _FORM in contents and (encoding := _encoding(contents[_FORM]["schema"]["properties"])):
-        contents[_FORM]["encoding"] = encoding
+    if MULTIPART in contents and (encoding := _encoding(contents[MULTIPART]["schema"]["properties"])):
+        contents[MULTIPART]["encoding"] = encoding
     if not function["parameters"]:
         del operation["requestBody"]
     return operation
@@ -160,7 +159,7 @@ def _bodies(
         yield JSON, named
     if several:
         fields = {name: _field(each) for name, each in request.get("properties", {}).items()}
-        yield _FORM, {**request, "properties": fields}
+        yield MULTIPART, {**request, "properties": fields}
 
 
 def _field(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,8 +12,8 @@ from torchserve_py.base.settings.table import DEFAULT_ORIGIN, Settings
 from torchserve_py.base.terminal import tell
 from torchserve_py.core.serving.serving import Restored
 from torchserve_py.endpoints.binding import http_addresses
-from torchserve_py.fleet.restored_models import restored
-from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
+from torchserve_py.fleet.saved_models.restored_models import restored
+from torchserve_py.fleet.saved_models.saved_models_settings import SavedModelsSettings
 from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.guard_settings import GuardSettings
 from torchserve_py.tools.operator_tools.model_check import ModelCheck, check_models
@@ -94,7 +94,7 @@ def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:
     if any(address.is_tls for address in (settings.inference_address, settings.management_address)):
         yield "https takes TLS 1.2 and 1.3 with modern ciphers; clients that know only CBC ciphers cannot connect"
     if not settings.no_config_snapshots:
-        kept = settings.of(SnapshotSettings).snapshots_kept
+        kept = settings.of(SavedModelsSettings).snapshots_kept
         yield f"the newest {kept} snapshots are kept; TorchServe never deletes one"
 
 

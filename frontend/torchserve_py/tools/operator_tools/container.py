@@ -12,6 +12,9 @@ KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` s
 none        none of these                      those of the image; the arguments are flags of the server
 ==========  =================================  =====================================================================
 
+KServe's own runtime kserve-torchserve starts ``torchserve --ts-config=…`` with the variable ``PROTOCOL_VERSION``; the
+configuration and the models are those of KServe then.
+
 Every one of these platforms checks who may call, so tokens are off there, and routes by names of its own, so every Host
 is allowed unless the configuration has ``allowed_hosts``. Arguments that begin with a program's name are that program's
 command line, whatever the platform.
@@ -28,18 +31,24 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from torchserve_py.base.settings.properties import properties_text, read_properties
+from torchserve_py.tools.operator_tools.sagemaker_variables import settings_of
 
 _COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
 _STORE: Final = "model_store"
 _PORTS: Final = 65535
+#: The name of the only model of an endpoint of SageMaker's.
+_SAGEMAKER_MODEL: Final = "model"
 #: What counts on every platform unless the configuration says otherwise.
 _DEFAULTS: Final = {"allowed_hosts": "*"}
 #: The host in the URL of an address, with what precedes it.
 _HOST: Final = re.compile(r"//(?:\[[^\]]*\]|[^:/\[]+)")
+_CONFIG_FLAG: Final = "--ts-config="
+#: Where the wrapper in KServe's image of TorchServe listens for gRPC.
+_GRPC_OF_WRAPPER: Final = "8081"
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
 #: Paths at which every server answers anyway, so Vertex AI need not have them made.
-_HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/v2/health/live", "/v2/health/ready")
+_HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/health", "/v2/health/live", "/v2/health/ready")
 _PREDICT_PATHS: Final = ("/predictions/", "/v1/models/", "/v2/models/", "/invocations")
 
 
@@ -67,6 +76,8 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     named = dict(each.split("=", 1) for each in arguments if each.startswith(_KSERVE_FLAGS))
     flags = [each for each in arguments if not each.startswith(_KSERVE_FLAGS)]
     models = Path(named.get("--model_dir", "/mnt/models"))
+    if is_torchserve_runtime(arguments, environ):
+        return _kserve(_models_of(arguments, models), {"--grpc_port": _GRPC_OF_WRAPPER, **named}, ())
     if named or models.is_dir():
         return _kserve(models, named, flags)
     return Start(["--model-store", _STORE, *flags])
@@ -74,11 +85,19 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
 
 def _sagemaker(environ: Mapping[str, str]) -> Start:
     address = f"http://[::]:{_port('SAGEMAKER_BIND_TO_PORT', environ)}"
-    listen = {"inference_address": address, "management_address": address, "disable_token_authorization": "true"}
+    overrides = {
+        "inference_address": address,
+        "management_address": address,
+        "disable_token_authorization": "true",
+        "install_py_dep_per_model": "true",
+        "health_route": "/ping",
+        **settings_of(environ, _SAGEMAKER_MODEL),
+    }
     if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
-        return Start(["--model-store", _STORE], None, {**listen, "enable_model_api": "true"}, _DEFAULTS)
+        several = {"default_workers_per_model": "1", **overrides, "enable_model_api": "true"}
+        return Start(["--model-store", _STORE], None, several, _DEFAULTS)
     models = Path(environ.get("SM_MODEL_DIR", "/opt/ml/model"))
-    return Start(list(_models_in(models, "model")), None, listen, _DEFAULTS)
+    return Start(list(_models_in(models, _SAGEMAKER_MODEL)), None, overrides, _DEFAULTS)
 
 
 def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
@@ -122,6 +141,17 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Sta
     return Start(flags, config, overrides, _DEFAULTS)
 
 
+def is_torchserve_runtime(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Return whether KServe starts the container as its runtime kserve-torchserve does."""
+    return "PROTOCOL_VERSION" in environ and list(arguments[:1]) == ["torchserve"]
+
+
+def _models_of(arguments: Sequence[str], usual: Path) -> Path:
+    """Return the folder that has ``config/config.properties``, as a command line of TorchServe's names it."""
+    named = [each.partition("=")[2] for each in arguments if each.startswith(_CONFIG_FLAG)]
+    return Path(named[-1]).parent.parent if named else usual
+
+
 def _port(name: str, given: Mapping[str, str]) -> str:
     """Return the port that a platform gives, 8080 if it gives none. Raises ValueError: it is no port."""
     port = given.get(name) or "8080"
@@ -154,7 +184,8 @@ def configuration(start: Start, own: Path) -> str:
 def main() -> NoReturn:
     """Become the server, or exit with a message if it cannot be started."""
     arguments = sys.argv[1:]
-    if arguments and not arguments[0].startswith("-") and arguments[0] != "serve" and shutil.which(arguments[0]):
+    is_program = arguments and not arguments[0].startswith("-") and arguments[0] != "serve"
+    if is_program and not is_torchserve_runtime(arguments, os.environ) and shutil.which(arguments[0]):
         os.execvp(arguments[0], arguments)  # noqa: S606 - the arguments are a command line
     try:
         start = how_to_start(arguments, os.environ)

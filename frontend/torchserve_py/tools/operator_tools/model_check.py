@@ -87,7 +87,8 @@ class _Check:
         try:
             path = self._path()
             if path is not None:
-                with outline(path, url=self._request.url, handler=self._request.handler) as files:
+                request, has_default = self._request, bool(self._settings.default_service_handler)
+                with outline(path, url=request.url, handler=request.handler, has_default_handler=has_default) as files:
                     self._check(files)
         except (ArchiveError, ModelError, OSError) as error:
             self._out.problems.append(f"{error}{remedy(self._request.url)}")

@@ -155,12 +155,12 @@ def _settings(arguments: argparse.Namespace, store: Path, paths: "Sequence[Serve
         "drain_timeout": _DRAIN_SECONDS,
     }
     for name, value in defaults.items():
-        if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a plugin may be absent
+        if effective[name].origin == DEFAULT_ORIGIN:
             effective[name] = Effective(value, "serve")
     models = tuple(spec for path in paths if not path.is_workflow for spec in path.specs())
     effective["load_models"] = Effective(models, "serve")
     workflows = tuple(path.spec.location for path in paths if path.is_workflow)
-    if workflows and "load_workflows" in effective:
+    if workflows:
         effective["load_workflows"] = Effective(workflows, "serve")
         effective["workflow_store"] = Effective(store, "serve")
     return resolution.settings(), resolution.warnings

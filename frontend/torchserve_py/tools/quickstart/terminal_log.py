@@ -19,7 +19,17 @@ _MODEL_LINES: Final = "%(message)s"
 _OTHER_LINES: Final = "%(level)s %(message)s"
 _ACCESS_LINES: Final = "%(asctime)s %(message)s"
 #: How the routes begin that are no request to a model: of probes, metrics, and the server's own pages.
-_OWN_ROUTES: Final = ("/ping", "/live", "/ready", "/v2/health", "/metrics", "/console", "/docs", "/openapi.json")
+_OWN_ROUTES: Final = (
+    "/ping",
+    "/live",
+    "/ready",
+    "/health",
+    "/v2/health",
+    "/metrics",
+    "/console",
+    "/docs",
+    "/openapi.json",
+)
 
 
 class _RequestLines(LineFormatter):
@@ -39,7 +49,7 @@ class _RequestLines(LineFormatter):
 
 def _shown(batch: LineBatch[access_log.Entry]) -> LineBatch[access_log.Entry]:
     entries = [(at, each) for at, each in batch.entries if each[4] >= 400 or not each[7].startswith(_OWN_ROUTES)]
-    return LineBatch(entries, batch.text_of, batch.more_of)
+    return LineBatch(entries, batch.texts_of, batch.more_of)
 
 
 class _Terminal(logging.Handler):

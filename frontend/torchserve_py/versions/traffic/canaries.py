@@ -15,16 +15,14 @@ from torchserve_py.base.metrics.families import Family
 from torchserve_py.base.metrics.instruments import Counter
 from torchserve_py.base.metrics.model_metrics import EndedJob
 from torchserve_py.core.serving.errors import BadParameter, ModelError
-from torchserve_py.core.serving.serving import Serving
+from torchserve_py.core.serving.serving import ModelStatus, Serving
 from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.routing import EndpointContext
-from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryVerdict, Judgement
-from torchserve_py.versions.traffic.canary_rules import CanaryRules
+from torchserve_py.versions.traffic.canary import Canary, CanaryPhase, CanaryRules, CanaryVerdict, Judgement
 from torchserve_py.versions.traffic.shadows import Shadows
 from torchserve_py.versions.traffic.traffic_body import SavedCanary, ShadowRules
 from torchserve_py.versions.traffic.trial import Trial
-from torchserve_py.versions.traffic.version_watch import VersionWatch, memory_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +45,28 @@ _NO_FAULT: Final = frozenset(
 )
 
 
+class _WorkersOfVersion:
+    """The workers of one version, as they were seen last: how many have died."""
+
+    def __init__(self, status: ModelStatus) -> None:
+        self._deaths = {worker.id: worker.deaths for worker in status.workers}
+        #: How many workers there are.
+        self.workers = len(status.workers)
+
+    def died(self, status: ModelStatus) -> int:
+        """Return how many workers have died since the last call."""
+        now = {worker.id: worker.deaths for worker in status.workers}
+        deaths = sum(count - self._deaths.get(worker, 0) for worker, count in now.items())
+        self._deaths, self.workers = now, len(now)
+        return deaths
+
+
+def _memory_of(status: ModelStatus) -> float:
+    """Return how many bytes a ready worker has on average, 0 if that is not known."""
+    sizes = [worker.memory for worker in status.workers if worker.ready and worker.memory]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
 @dataclass
 class _Run:
     """A canary that runs.
@@ -63,7 +83,7 @@ class _Run:
     began_at: float
     began: float
     trial: Trial
-    watches: Mapping[str, VersionWatch]
+    watches: Mapping[str, _WorkersOfVersion]
     looked: float
     measured: Mapping[int, int]
     renews_at: float = 0.0
@@ -326,7 +346,7 @@ class Canaries:
         measured = self._serving.usage.worker_memory
         if trial.memory is not None and measured is not run.measured:
             run.measured = measured
-            sizes = memory_of(new), memory_of(old)
+            sizes = _memory_of(new), _memory_of(old)
             if all(sizes):
                 trial.memory.measured(*sizes)
 
@@ -337,7 +357,7 @@ class Canaries:
     def _start(self, name: str, canary: Canary, began_at: float) -> None:
         """Judge a canary from now on. Raises as `Shadows.begin`."""
         versions = {version: self._serving.get(name, version) for version in (canary.old, canary.rules.version)}
-        watches = {version: VersionWatch(self._serving.status(model)) for version, model in versions.items()}
+        watches = {version: _WorkersOfVersion(self._serving.status(model)) for version, model in versions.items()}
         trial = Trial(canary.rules)
         if trial.differences is not None:
             self._shadows.begin(name, _shadow_of(canary.rules), trial.differences.compared)

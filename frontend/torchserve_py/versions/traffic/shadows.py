@@ -20,8 +20,7 @@ from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.serving.errors import BadParameter, ModelError
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.routing import EndpointContext
-from torchserve_py.versions.traffic.answer_copy import AnswerCopy
-from torchserve_py.versions.traffic.answers_compared import NotCompared, differences
+from torchserve_py.versions.traffic.shadow_answers import AnswerCopy, NotCompared, differences
 from torchserve_py.versions.traffic.traffic_body import ShadowRules
 from torchserve_py.versions.traffic.traffic_keys import TrafficKeys
 

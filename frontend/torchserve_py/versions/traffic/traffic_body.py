@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from torchserve_py.versions.traffic.canary_rules import CanaryRules, ClosedBody
+from torchserve_py.versions.traffic.canary import CanaryRules, ClosedBody
 
 T = TypeVar("T", bound=BaseModel)
 

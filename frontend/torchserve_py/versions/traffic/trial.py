@@ -11,10 +11,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from torchserve_py.versions.traffic.answer_times import PRECISION, Record
-from torchserve_py.versions.traffic.canary import CanaryVerdict, Judgement
-from torchserve_py.versions.traffic.canary_rules import CanaryRules, MetricRule
+from torchserve_py.versions.traffic.canary import CanaryRules, CanaryVerdict, Judgement, MetricRule
 from torchserve_py.versions.traffic.evidence import Evidence, difference, exceedance, surprise, tail_difference
+from torchserve_py.versions.traffic.version_record import PRECISION, VersionRecord
 
 #: With what probability a version that is not worse is called so within a day, by all rules together.
 FALSE_ALARMS: Final = 0.01
@@ -38,7 +37,7 @@ class Side:
         times: How long the latest answers took (seconds).
     """
 
-    total: Record = field(default_factory=Record)
+    total: VersionRecord = field(default_factory=VersionRecord)
     batches: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     times: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
 

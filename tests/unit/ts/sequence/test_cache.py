@@ -56,7 +56,7 @@ def test_every_open_sequence_whose_state_is_lost_is_remembered(monkeypatch: pyte
     cache = SequenceCache(context(capacity=1))
     for each in "abcde":
         cache[each] = 1
-    assert [cache.loss(each) is not None for each in "abcde"] == [True, True, True, True, False]
+    assert [cache.is_lost(each) for each in "abcde"] == [True, True, True, True, False]
 
 
 def test_a_handler_has_one() -> None:
@@ -110,7 +110,7 @@ def test_without_a_store_a_state_that_had_to_make_room_is_told_as_lost(make_work
 
     def step(name: str, *more: tuple[str, str]) -> Any:
         (result,) = worker.infer(row(f"j{name}", b"", headers=[("ts_request_sequence_id", name), *more]))
-        return (result[2], result.news.cause) if result[6] else result[5]
+        return (result[2], result.news.cause) if result[6] is not None else result[5]
 
     assert [step(name) for name in "abcb"] == [b"1", b"1", b"1", b"2"]
     assert step("a") == (410, "sequence_lost")

@@ -1,0 +1,103 @@
+"""What is done for functions that a script does not have: a TorchScript model, and bodies in JSON, CSV and NPY.
+
+torch is imported when one of them runs, as many scripts do without.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from ts.context import Context
+from ts.contracts.sagemaker.toolkit import content_types, decoder, encoder
+from ts.contracts.sagemaker.toolkit.errors import GenericInferenceToolkitError, UnsupportedFormatError
+from ts.jobs.errors import LoadError
+
+ACCEPT_VARIABLE: Final = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
+_WEIGHTS: Final = ("model.pt", "model.pth")
+_SUFFIXES: Final = (".pt", ".pth")
+
+
+def default_accept() -> str:
+    """Return the content type of answers to clients that accept everything."""
+    return os.environ.get(ACCEPT_VARIABLE, content_types.JSON)
+
+
+def media_type(content_type: str) -> str:
+    """Return a content type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def device_of(context: Context) -> Any:
+    """Return the worker's device, a `torch.device`."""
+    import torch
+
+    gpu = context.system_properties.get("gpu_id")
+    return torch.device(f"cuda:{gpu}" if gpu is not None and torch.cuda.is_available() else "cpu")
+
+
+def model_fn(model_dir: str, context: Context) -> Any:
+    """Load the TorchScript model ``model.pt``, or the only ``.pt`` or ``.pth`` that there is. Raises LoadError."""
+    import torch
+
+    names = sorted(each.name for each in Path(model_dir).iterdir() if each.suffix in _SUFFIXES and each.is_file())
+    chosen = [name for name in _WEIGHTS if name in names][:1] or names
+    if len(chosen) != 1:
+        raise LoadError(
+            f"Without model_fn the folder of the model must have model.pt, or one file .pt or .pth; it has"
+            f" {', '.join(names) or 'none'}."
+        )
+    try:
+        load: Any = torch.jit.load
+        model = load(str(Path(model_dir, chosen[0])), map_location=device_of(context))
+    except RuntimeError as error:
+        text = f"{chosen[0]} is no TorchScript model, so the script needs a model_fn that loads it: {error}"
+        raise LoadError(text) from error
+    return model.eval()
+
+
+def input_fn(body: Any, content_type: str | None, context: Context) -> Any:
+    """Return the array in a body as a tensor on the worker's device: numbers of JSON and CSV as FP32.
+
+    Raises UnsupportedFormatError; GenericInferenceToolkitError: the body is malformed (400).
+    """
+    import torch
+
+    kind = media_type(content_type or "")
+    try:
+        array = decoder.decode(body, kind or content_type)
+        if kind == content_types.NPZ:
+            array = array.toarray()
+        tensor = torch.from_numpy(array) if kind not in content_types.UTF8_TYPES else torch.FloatTensor(array)
+    except (ValueError, TypeError) as error:
+        raise GenericInferenceToolkitError(400, f"The body is no array in {kind}: {error}") from error
+    return tensor.to(device_of(context))
+
+
+def predict_fn(data: Any, model: Any, context: Context) -> Any:
+    """Return what the model answers; numbers are converted to the type of its weights."""
+    import torch
+
+    from ts.handler_utils.weights_type import in_type_of_weights
+
+    device = device_of(context)
+    if isinstance(model, torch.nn.Module):
+        model = model.to(device).eval()
+        converted = in_type_of_weights(model, data)
+        data = data if converted is None else converted
+    with torch.inference_mode():
+        return model(data.to(device) if isinstance(data, torch.Tensor) else data)
+
+
+def output_fn(prediction: Any, accept: str, context: Context) -> Any:
+    """Return a prediction in the first type that the client accepts and this server writes, with that type.
+
+    Raises UnsupportedFormatError: there is none.
+    """
+    if hasattr(prediction, "detach"):
+        prediction = prediction.detach().cpu().numpy()
+    for each in accept.split(","):
+        kind = media_type(each)
+        kind = default_accept() if kind == content_types.ANY else kind
+        if kind in encoder.SUPPORTED_CONTENT_TYPES:
+            return encoder.encode(prediction, kind), kind
+    raise UnsupportedFormatError(accept, status_code=406)

@@ -1,0 +1,1 @@
+"""Models that sleep to make room for others: what the worker does."""

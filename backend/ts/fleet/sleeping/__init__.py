@@ -1,1 +1,0 @@
-"""Handlers that sleep: what the worker does."""

@@ -1,0 +1,58 @@
+"""Batches of which no step is late because others are in its batch, nor because of the batch before its own."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchserve_py.core.scheduling.batch_admission import WhenIdle
+from torchserve_py.core.scheduling.lane import Lane, WorkerLoad
+from torchserve_py.core.scheduling.step_times import StepTimes
+
+
+class InTime:
+    """Does as `WhenIdle`, but a batch with deadlines is no larger than these allow, and waits for no further steps.
+
+    Args:
+        times: How long batches take.
+        slack: Returns how long a batch without a guarantee may take (seconds) beside the sessions with one of a lane.
+    """
+
+    __slots__ = ("_slack", "_times", "_when_idle")
+
+    def __init__(self, when_idle: WhenIdle, times: StepTimes, slack: Callable[[Lane[Any]], float]) -> None:
+        self._when_idle = when_idle
+        self._times = times
+        self._slack = slack
+
+    def room(self, worker: WorkerLoad) -> int:
+        """See `WhenIdle.room`."""
+        return self._when_idle.room(worker)
+
+    def choose(self, free: Mapping[str, WorkerLoad]) -> WorkerLoad:
+        """See `WhenIdle.choose`."""
+        return self._when_idle.choose(free)
+
+    def waits(self, lane: Lane[Any], now: float) -> bool:
+        """Whether to wait for a fuller batch: never with a deadline, since a later batch may find more to do."""
+        return not (lane.order is not None and lane.order.due(1)) and self._when_idle.waits(lane, now)
+
+    def takes(self, worker: WorkerLoad, lane: Lane[Any], now: float) -> int:
+        """Return how many of the first items of the lane the worker takes.
+
+        A step that would be late even in a batch of its own makes no batch smaller, or others would be late as well.
+        """
+        most, table = self._when_idle.takes(worker, lane, now), self._times.table
+        if table is None or lane.order is None:
+            return most
+        others, left = self._slack(lane), math.inf
+        waiting = min(most, len(lane.items))
+        due = lane.order.due(waiting)
+        for size in range(1, waiting + 1):
+            limit = min(left, others)
+            if size <= len(due):
+                until = due[size - 1].at - now
+                left = min(left, until) if until >= table[1] else left
+                limit = left if due[size - 1].is_guaranteed else min(left, others)
+            if size > 1 and table[size] > limit:
+                return size - 1
+        return most

@@ -1,0 +1,93 @@
+"""How much time a request has: how long its client waits, and by when an answer is of use.
+
+Over gRPC the client waits until the deadline of the call; the other headers are parameters, or entries of the input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.endpoints.client_call import HttpCall
+from torchserve_py.endpoints.failures import bad_request
+from torchserve_py.endpoints.sequences import is_marked
+from torchserve_py.net.http1.request import Request
+
+#: How long a client waits for its answer (milliseconds, as `clientTimeoutInMills` in TorchServe's configuration; 0: no
+#: limit). The first header that a request has counts. Over gRPC it is the deadline of the call.
+_TIMEOUT_HEADERS: Final = ("ts_request_timeout", "x-request-timeout-ms")
+_TIMEOUT_DIGITS: Final = 12
+#: By when an answer is of use, the period in which a session sends its steps (both in milliseconds), what becomes of a
+#: step that cannot be in time, and whether a session without room for a guarantee goes on without one.
+DEADLINE: Final = "ts_request_deadline_ms"
+PERIOD: Final = "ts_request_period_ms"
+LATE: Final = "ts_request_late"
+DEGRADE: Final = "ts_request_degrade"
+_DROPS: Final = {None: False, "run": False, "drop": True}
+#: What a time must be less than (milliseconds): more than a day.
+MOST_MILLISECONDS: Final = 100_000_000
+_MILLISECONDS: Final = re.compile(r"[0-9]{1,8}(\.[0-9]{1,3})?")
+#: The headers of which a request must have one for `read_time_limits` to find anything.
+TIME_KEYS: Final = frozenset(name.encode() for name in (*_TIMEOUT_HEADERS, DEADLINE, PERIOD))
+
+
+def read_time_limits(call: HttpCall) -> None:
+    """Note how much time a call over HTTP has, whose request has one of `TIME_KEYS`; it began with the request's head.
+
+    Raises EndpointError: a header has no such value.
+    """
+    request = call.request
+    call.answer_in = _seconds_left(request)
+    waited = request.connection.loop.time() - request.arrived
+    read_deadline(call, request.headers.get, "Header", waited)
+
+
+def read_deadline(call: Call, named: Callable[[str], str | None], place: str, waited: float = 0.0) -> None:
+    """Give a call its deadline, if it has one.
+
+    Args:
+        named: Returns the value of a name, None if there is none.
+        place: Where the values come from, for messages.
+        waited: How many seconds the step has taken so far.
+
+    Raises EndpointError: a value is not one of those that its name can have.
+    """
+    deadline = _seconds(place, DEADLINE, named(DEADLINE))
+    period = _seconds(place, PERIOD, named(PERIOD))
+    within = period if deadline is None else deadline
+    late = named(LATE)
+    if late not in _DROPS:
+        raise bad_request(f"{place} {LATE}: {late!a} is not drop or run, which a step that cannot be in time can do.")
+    degrades = is_marked(f"{place} {DEGRADE}", named(DEGRADE))
+    if within is not None:
+        call.keep_time(within, waited=waited, drops=_DROPS[late], period=period, degrades=degrades)
+
+
+def _seconds(place: str, name: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    if not _MILLISECONDS.fullmatch(text.strip()) or not float(text):
+        raise bad_request(
+            f"{place} {name}: {text!a} is not a time; it must be milliseconds, more than 0 and less than"
+            f" {MOST_MILLISECONDS}."
+        )
+    return float(text) / 1e3
+
+
+def _seconds_left(request: Request) -> float | None:
+    """Return how long the client still waits, None if it has named no limit. Its time began with the request's head.
+
+    Raises EndpointError: the header is not a time.
+    """
+    for name in _TIMEOUT_HEADERS:
+        if (text := request.headers.get(name)) is not None:
+            digits = text.strip()
+            if not (digits.isascii() and digits.isdecimal() and len(digits) <= _TIMEOUT_DIGITS):
+                raise bad_request(
+                    f"Header {name}: {text!a} is not a time; it must be a whole number of milliseconds, 0 for no limit."
+                )
+            waited = request.connection.loop.time() - request.arrived
+            return max(0.0, int(digits) / 1e3 - waited) if int(digits) else None
+    return None

@@ -1,0 +1,22 @@
+"""What a server serves at first instead of `load_models`: what its fleet serves, else what it served before itself."""
+
+from torchserve_py.base.settings.table import Settings
+from torchserve_py.core.serving.serving import Restored
+from torchserve_py.fleet.saved_models.saved_models_settings import SavedModelsSettings
+
+
+def restored(settings: Settings) -> Restored | None:
+    """Return what the server begins with; None: neither a fleet nor a snapshot tells. Blocks.
+
+    Raises PluginUnavailable: the state of the fleet cannot be read.
+    """
+    own = settings.of(SavedModelsSettings)
+    if own.fleet_state is not None:
+        # It imports the management API, for which the first workers of a server without a fleet need not wait.
+        from torchserve_py.fleet.saved_models.fleet_member import fleet_models
+
+        found = fleet_models(own.fleet_state, own.fleet_name or "", settings)
+        if found is not None:
+            return found
+    snapshot = own.model_snapshot
+    return None if snapshot is None else Restored(snapshot.models, snapshot.not_loaded)

@@ -1,1 +1,0 @@
-"""What a server has served comes back with a restart."""

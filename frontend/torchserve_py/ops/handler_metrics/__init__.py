@@ -1,1 +1,0 @@
-"""Metrics that handlers report."""

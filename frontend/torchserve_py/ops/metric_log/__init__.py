@@ -1,1 +1,0 @@
-"""The logs of metrics, in TorchServe's format."""

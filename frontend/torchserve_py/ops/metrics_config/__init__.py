@@ -1,1 +1,0 @@
-"""A file that lists the metrics there are."""

@@ -1,0 +1,70 @@
+"""Scripts in the shapes of public ones are served at a multi-model endpoint: loaded, invoked, listed and unloaded."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from tests.contracts.sagemaker.script_shapes import SHAPES, Exchange, Shape, body_of
+from tests.e2e.running_server import DEADLINE, RunningServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with RunningServer() as running:
+        yield running
+
+
+def write_torch_model(file: Path) -> None:
+    import torch
+
+    module = torch.nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(3) * 2)
+    trace: Any = torch.jit.trace
+    trace(module, torch.ones(1, 3)).save(str(file))
+
+
+def write(folder: Path, shape: Shape) -> None:
+    for name, text in shape.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    if shape.torch_model:
+        write_torch_model(folder / "model.pt")
+
+
+def invoke(url: str, exchange: Exchange) -> requests.Response:
+    headers = {"Content-Type": exchange.content_type, "Accept": exchange.accept}
+    return requests.post(url, body_of(exchange), headers=headers, timeout=DEADLINE)
+
+
+def check(answer: requests.Response, exchange: Exchange) -> None:
+    assert answer.status_code == exchange.status, answer.text
+    assert answer.headers.get("Content-Type") == exchange.answer_type
+    if exchange.status != 200:
+        assert answer.content.startswith(exchange.answer), answer.text
+    elif isinstance(exchange.answer, bytes):
+        assert answer.content == exchange.answer
+    else:
+        assert answer.json() == exchange.answer
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_script_is_served(server: RunningServer, tmp_path: Path, name: str) -> None:
+    shape = SHAPES[name]
+    if missing := [each for each in shape.needs if importlib.util.find_spec(each) is None]:
+        pytest.skip(f"needs {', '.join(missing)}")
+    write(tmp_path, shape)
+    loaded = requests.post(
+        f"{server.management}/models", json={"model_name": name, "url": str(tmp_path)}, timeout=DEADLINE
+    )
+    assert loaded.status_code == 200, loaded.text
+    try:
+        for exchange in shape.exchanges:
+            check(invoke(f"{server.inference}/models/{name}/invoke", exchange), exchange)
+    finally:
+        unloaded = requests.delete(f"{server.management}/models/{name}", timeout=DEADLINE)
+    assert unloaded.status_code == 200, unloaded.text
