@@ -286,7 +286,7 @@ def test_completions_of_several_prompts(start: Callable[..., Server]) -> None:
     for body, message in (
         ({}, "prompt is None"),
         ({"prompt": [[1], "a", 3]}, "prompt is"),
-        ({"prompt": [10**6]}, "1000000 is not a token of this model"),
+        ({"prompt": [10**6]}, "1000000 is no token of this model"),
         ({"prompt": ["a"] * 65, "n": 2}, "128 answers are the most"),
         ({"prompt": "a", "echo": True}, "echo is not supported"),
     ):
