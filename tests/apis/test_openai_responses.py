@@ -265,7 +265,7 @@ def test_what_is_not_kept(client: openai.OpenAI) -> None:
 def test_what_is_not_supported_is_named(client: openai.OpenAI) -> None:
     for asked, param in (
         ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "background"),
         ({"input": "broken"}, "seed"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ):

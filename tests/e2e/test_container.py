@@ -10,6 +10,8 @@ import requests
 from tests.e2e.running_server import RunningServer, model_folder
 from tests.ports import free_ports
 
+from torchserve_py.archives.archiver.pack import PackOptions, pack
+
 DOUBLE = """
 def handle(data, context):
     return None if data is None else [double(row) for row in data]
@@ -141,6 +143,21 @@ def test_vertex(tmp_path: Path, port: int) -> None:
         body = {"instances": [[1, 2], [3]]}
         answer = requests.post(f"{server.inference}{endpoint}:predict", json=body, timeout=180)
         assert answer.json() == {"predictions": [{"twice": [2, 4]}, {"twice": [6]}]}
+
+
+def test_azure(tmp_path: Path) -> None:
+    """As a managed online deployment mounts a registered folder with an archive, and asks for its routes."""
+    store = tmp_path / "azureml-models" / "double" / "1" / "model_store"
+    store.mkdir(parents=True)
+    handler = model_folder(tmp_path, "double", DOUBLE) / "handler.py"
+    pack(PackOptions("double", str(handler), "1.0", export_path=str(store)))
+    server = container([], {"AZUREML_MODEL_DIR": str(store.parent)})
+    with server:
+        server.wait_ready()
+        for probe in ("/live", "/ready"):
+            assert requests.get(f"{server.inference}{probe}", timeout=180).status_code == 200
+        answer = requests.post(f"{server.inference}/predictions/double", json=[1, 2], timeout=180)
+        assert answer.json() == {"twice": [2, 4]}
 
 
 @pytest.mark.parametrize("configured", [True, False])

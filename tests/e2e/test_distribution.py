@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def run(*command: str | Path, directory: Path | None = None, errors: bool = Fals
         env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, "PIP_NO_COMPILE": "1"},
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=2 * DEADLINE,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -169,13 +169,22 @@ def install_lines() -> list[tuple[str, str]]:
     ]
 
 
-def test_every_page_installs_from_a_checkout_and_names_extras_that_exist(built: Built, environment: Path) -> None:
-    """Until there is a release, no index has the project.
+@pytest.fixture(scope="module")
+def would_install(environment: Path) -> Callable[..., str]:
+    """Return what pip prints about installing requirements, without any index.
 
-    The requirements of extras are taken from the environment of the tests, which pip has made of the same extras.
+    What extras require is taken from the environment of the tests, which pip has made of the same extras.
     """
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "tests.pth").write_text(str(Path(pytest.__file__).parents[1]))
+    install = (sys.executable, "-m", "pip", "--python", environment, "install", "--dry-run", "--no-index")
+    return lambda *requirements: run(*install, *sorted(requirements), errors=True)
+
+
+def test_every_page_installs_from_a_checkout_and_names_extras_that_exist(
+    built: Built, would_install: Callable[..., str]
+) -> None:
+    """Until there is a release, no index has the project."""
     lines, wanted = install_lines(), set()
     for page, line in lines:
         for word in shlex.split(line):
@@ -186,8 +195,15 @@ def test_every_page_installs_from_a_checkout_and_names_extras_that_exist(built: 
                 assert word == "clients/python", f"{page}: pip install {line}"
                 wanted.add(str(built.client))
     assert len(wanted) > 10, lines
-    install = (sys.executable, "-m", "pip", "--python", environment, "install", "--dry-run", "--no-index")
-    assert "does not provide the extra" not in run(*install, *sorted(wanted), errors=True)
+    assert "does not provide the extra" not in would_install(*wanted)
+
+
+def test_what_messages_propose_adds_to_the_installed_server(would_install: Callable[..., str]) -> None:
+    """`pip install 'torchserve-py[tls]'` finds the server installed and asks no index for it."""
+    sources = [path.read_text() for name in SOURCES for path in (ROOT / name).rglob("*.py")]
+    named = {each for text in sources for each in re.findall(r"pip install '?(torchserve-py\[\w+\])", text)}
+    assert len(named) > 5
+    assert "does not provide the extra" not in would_install(*named)
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +230,7 @@ def place(stranger: Path, tmp_path: Path) -> Iterator[Workplace]:
         yield workplace
 
 
+@pytest.mark.timeout(1200)  # two processors with other work took four minutes to install everything
 def test_the_readme_works_for_a_stranger(place: Workplace) -> None:
     for block in documents.blocks(ROOT / "README.md"):
         documents.run(block, place)

@@ -2,7 +2,9 @@
 and
 results that JSON has no form for."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import grpc as grpclib
 import pytest
 import requests
+from backports import zstd
 from tests.conformance.grpc_client import Client, target
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
@@ -59,6 +62,35 @@ class Model:
         return {ODD_VALUES}
 """,
 }
+ODD["script"] = f"""
+import json
+
+import numpy as np
+
+
+def model_fn(model_dir):
+    return None
+
+
+def input_fn(body, content_type):
+    return json.loads(body)
+
+
+def predict_fn(data, model):
+    return {ODD_VALUES}
+
+
+def output_fn(prediction, accept):
+    return prediction
+"""
+#: How clients pack a body; a mark of the byte order stands before the text that some write.
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda body: body,
+    "mark": lambda body: b"\xef\xbb\xbf" + body,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstd.compress,
+}
 #: What JSON has of these values, whoever writes it.
 WRITTEN = {"number": 1.5, "nothing": None, "row": [1, 2]}
 ROWS, DOUBLED = [[1, 2, 3], [4, 5, 6]], [2, 4, 6, 8, 10, 12]
@@ -87,6 +119,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     (models["truss"] / "model").mkdir(parents=True)
     (models["truss"] / "config.yaml").write_text("model_name: any\n")
     (models["truss"] / "model" / "model.py").write_text(ODD["truss"])
+    models["script"] = folder / "script"
+    (models["script"] / "code").mkdir(parents=True)
+    (models["script"] / "code" / "inference.py").write_text(ODD["script"])
     with RunningServer(models, {"drain_timeout": 1}) as running:
         running.wait_ready()
         yield running
@@ -239,12 +274,35 @@ def test_no_malformed_data_were_counted_as_failures_of_the_model(
         ("/function", {"text": "x"}, "function"),
         ("/v1/models/truss:predict", {"text": "x"}, "truss"),
         ("/predictions/truss", {"text": "x"}, "truss"),
+        ("/predictions/script", {"text": "x"}, "script"),
+        ("/models/script/invoke", {"text": "x"}, "script"),
     ],
 )
 def test_results_that_json_has_no_form_for_are_written_alike(
     server: RunningServer, path: str, body: Any, model: str
 ) -> None:
     assert post(server, path, body) == WRITTEN
+
+
+@pytest.mark.parametrize("encoding", ["plain", "mark", "gzip", "deflate", "zstd"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/predictions/function", "/function", "/models/function/invoke", "/invocations?model_name=function"),
+        *("/predictions/truss", "/v1/models/truss:predict", "/invocations?model_name=truss"),
+        *("/predictions/script", "/models/script/invoke", "/v1/models/script:predict"),
+        "/v1/models/torchserve:predict",
+    ],
+)
+def test_bodies_are_read_alike(server: RunningServer, path: str, encoding: str) -> None:
+    body = PACKED[encoding](b'{"text": "x"}')
+    headers = {"Content-Type": "application/json"}
+    if encoding in ("gzip", "deflate", "zstd"):
+        headers["Content-Encoding"] = encoding
+    answer = requests.post(f"{server.inference}{path}", body, headers=headers, timeout=DEADLINE)
+    assert (answer.status_code, answer.json()) == (200, WRITTEN)
+    headers["Content-Encoding"] = "br"
+    assert requests.post(f"{server.inference}{path}", body, headers=headers, timeout=DEADLINE).status_code == 415
 
 
 @pytest.mark.parametrize("model", ["torchserve", "function"])

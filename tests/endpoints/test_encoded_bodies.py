@@ -73,6 +73,23 @@ async def test_every_endpoint_refuses_the_same_bodies(serving: OpenEndpoints, pa
     assert serving.registry.model.calls == []
 
 
+@pytest.mark.parametrize("contract", ["truss", "sagemaker"])
+@pytest.mark.parametrize("path", ["/predictions/m", "/m/predict", "/models/m/invoke", "/invocations?model_name=m"])
+async def test_only_handlers_undo_encodings_themselves(start: Start, contract: str, path: str) -> None:
+    model = FakeModel("m")
+    model.contract = contract
+    model.behave = lambda call: call.part(b"ok")
+    serving = await start(FakeServing([model]))
+    for encoding, pack in PACKED:
+        answer = await serving.request("POST", path, data=pack(BODY), headers={"Content-Encoding": encoding})
+        assert answer.status == 200, (encoding, answer.body)
+        call = model.calls.pop()
+        assert (call.body if isinstance(call.body, bytes) else call.body[-1][2]) == BODY
+        assert "content-encoding" not in {name.lower() for name in call.header_dict}
+    answer = await serving.request("POST", path, data=BODY, headers={"Content-Encoding": "br"})
+    assert answer.status == 415
+
+
 async def test_torchserves_paths_pass_bodies_on_as_they_were_sent(serving: OpenEndpoints) -> None:
     packed = gzip.compress(BODY)
     for path in ("/predictions/m", "/explanations/m/1.0", "/m/predict", "/models/m/invoke"):

@@ -5,10 +5,13 @@ from typing import Final
 
 from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request
 from torchserve_py.net import decompression
+from torchserve_py.net.http1.parser import Headers
 from torchserve_py.net.http1.request import Request
 
 #: The header with the encoding of the body, as the parser has it.
 CONTENT_ENCODING: Final = b"content-encoding"
+#: The headers of an encoded body that are wrong once its encoding is undone.
+_OF_ENCODED: Final = frozenset((CONTENT_ENCODING, b"content-length"))
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
 IDENTITY: Final = "identity"
@@ -45,6 +48,14 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
         return await request.decompress(body, encoding, max_size)
     except zlib.error as error:
         raise bad_request(f"The request body is not what its Content-Encoding says ({name}): {error}.") from error
+
+
+async def undo_encoding(request: Request, body: bytes, max_size: int) -> bytes:
+    """Return a body without its encoding, as `decompressed` does; the request names no encoding from then on."""
+    body = await decompressed(request, body, max_size)
+    request.headers = Headers({name: value for name, value in request.headers.raw.items() if name not in _OF_ENCODED})
+    request.raw_headers = tuple(pair for pair in request.raw_headers if pair[0].lower() not in _OF_ENCODED)
+    return body
 
 
 def _unsupported(name: str) -> EndpointError:

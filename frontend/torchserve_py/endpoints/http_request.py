@@ -17,7 +17,7 @@ from typing import Any, Final
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log
 from torchserve_py.endpoints.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
-from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, decompressed
+from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.credentials import NO_CREDENTIAL, key_of
 from torchserve_py.endpoints.ended_requests import EndedRequests
 from torchserve_py.endpoints.failures import (
@@ -32,7 +32,6 @@ from torchserve_py.endpoints.responses import ALREADY_SENT, Answer, allows_other
 from torchserve_py.endpoints.routing import ANY_PATH, AfterBody, EndpointContext, Match, Reply, Route, Router
 from torchserve_py.endpoints.token_authorization import Guard
 from torchserve_py.net.http1.http_connection import HttpConnection
-from torchserve_py.net.http1.parser import Headers
 from torchserve_py.net.http1.request import OVER, STREAMING, WAITING, Request
 from torchserve_py.net.refusal_counts import RefusalReason
 from ts.protocol.messages import STATUS_CANCELLED
@@ -45,7 +44,6 @@ _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
 _SWITCHING_PROTOCOLS: Final = 101
 _ID_KEY: Final = REQUEST_NAME.encode()
 #: What a body has no longer once its encoding is undone.
-_OF_ENCODED: Final = frozenset((CONTENT_ENCODING, b"content-length"))
 
 
 class Application:
@@ -229,10 +227,8 @@ class HttpRequest(Request):
         return reply
 
     async def _decoded(self, after_body: AfterBody, body: bytes) -> Reply | None:
-        """Reply to a body whose encoding is undone; the request names none from then on."""
-        self._read_body = body = await decompressed(self, body, self._application.max_body)
-        self.headers = Headers({name: value for name, value in self.headers.raw.items() if name not in _OF_ENCODED})
-        self.raw_headers = tuple(pair for pair in self.raw_headers if pair[0].lower() not in _OF_ENCODED)
+        """Reply to a body whose encoding is undone."""
+        self._read_body = body = await undo_encoding(self, body, self._application.max_body)
         return after_body(body)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:

@@ -7,15 +7,15 @@ few objects as it can.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from torchserve_py.core.jobs.call import SequenceRequest
-from torchserve_py.core.serving.serving import Serving
+from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
-from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING
+from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.openapi import BINARY, Operation, document
 from torchserve_py.endpoints.requests import content_type_of, priority_of
 from torchserve_py.endpoints.responses import json_answer
@@ -111,10 +111,10 @@ class InferenceEndpoints(Endpoints):
         model = self.serving.get(name, version)
         if request.method == "OPTIONS":
             return json_answer(predict_document(self.context.predict_paths, name))
-        if body is None and CONTENT_ENCODING in request.headers.raw:  # the request names none once it is undone
-            return lambda read: self.infer(
-                request, name, version, server_headers, parameters=parameters, body=read, session=session
-            )
+        if CONTENT_ENCODING in request.headers.raw and (body is None or not self._takes_encoded(model)):
+            again = partial(self.infer, request, name, version, server_headers, parameters=parameters, session=session)
+            after_body = partial(self._after_encoded, request, model, again)
+            return after_body if body is None else after_body(body)
         if body is None:
             body = request.body_at_hand(self.max_body)
         headers = request.raw_headers + server_headers
@@ -138,6 +138,22 @@ class InferenceEndpoints(Endpoints):
 
             return submit if body is None else submit(body)
         return partial(context.submit, call) if body is None else context.submit(call, body)
+
+    def _after_encoded(
+        self, request: Request, model: ServedModel, again: Callable[..., Reply], body: bytes
+    ) -> Reply | Coroutine[Any, Any, Reply]:
+        """Run a request whose body was encoded, unless its route has undone that."""
+        if self._takes_encoded(model) or CONTENT_ENCODING not in request.headers.raw:
+            return again(body=body)
+
+        async def decoded() -> Reply:
+            return again(body=await undo_encoding(request, body, self.max_body))
+
+        return decoded()
+
+    def _takes_encoded(self, model: ServedModel) -> bool:
+        """Return whether a model gets bodies as they were sent: handlers read the header themselves, functions not."""
+        return model.contract.handlers and "function" not in self.serving.declared(model)
 
     def _note_unnamed(self, model: str) -> None:
         """Log once for each model that a request named no sequence: the next one finds nothing of it."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.base.settings.table import Settings
@@ -104,8 +104,6 @@ class Route:
 
 
 T = TypeVar("T")
-#: A call over HTTP, or a kind of calls.
-AnyHttpCall = TypeVar("AnyHttpCall", bound=HttpCall)
 
 
 class PredictPath(NamedTuple):
@@ -180,28 +178,6 @@ class EndpointContext:
             self._shared[make] = make(self)
         return cast(T, self._shared[make])
 
-    @overload
-    def call_of(
-        self,
-        request: Request,
-        dialect: HttpDialect,
-        model: ServedModel,
-        headers: tuple[tuple[str, str], ...] = (),
-        protocol: str | None = None,
-    ) -> HttpCall: ...
-
-    @overload
-    def call_of(
-        self,
-        request: Request,
-        dialect: HttpDialect,
-        model: ServedModel,
-        headers: tuple[tuple[str, str], ...] = (),
-        protocol: str | None = None,
-        *,
-        kind: type[AnyHttpCall],
-    ) -> AnyHttpCall: ...
-
     def call_of(
         self,
         request: Request,
@@ -220,7 +196,7 @@ class EndpointContext:
         call.priority = priority_of(request)
         return call
 
-    def submit(self, call: AnyHttpCall, body: Any) -> AnyHttpCall:
+    def submit(self, call: HttpCall, body: Any) -> HttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
         Raises EndpointError: the request's key is not for the model, or a time limit is invalid.

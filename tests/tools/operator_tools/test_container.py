@@ -86,6 +86,18 @@ def test_vertex_gets_its_routes_and_does_not_repeat_those_that_are_there(tmp_pat
     assert not {"health_route", "predict_route"} & set(start.overrides)
 
 
+def test_azure_serves_what_was_registered(tmp_path: Path) -> None:
+    folder = tmp_path / "doubler"
+    (folder / "code").mkdir(parents=True)
+    start = how_to_start(["--workers", "2"], {"AZUREML_MODEL_DIR": str(tmp_path)})
+    assert start.flags == ["--model-store", "model_store", "--models", f"model={folder}", "--workers", "2"]
+    (folder / "a.mar").touch()
+    start = how_to_start([], {"AZUREML_MODEL_DIR": str(tmp_path)})
+    assert start.flags == ["--model-store", str(folder), "--models", "all"]
+    with pytest.raises(ValueError, match=f"{tmp_path}/none has no model"):
+        how_to_start([], {"AZUREML_MODEL_DIR": str(tmp_path / "none")})
+
+
 def test_vertex_is_told_that_artifacts_are_not_downloaded() -> None:
     with pytest.raises(ValueError, match="'gs://bucket/model', but this image does not download models"):
         how_to_start([], {"AIP_HTTP_PORT": "8080", "AIP_STORAGE_URI": "gs://bucket/model"})

@@ -23,6 +23,11 @@ MARK: Final = "openai"
 CONVERSATION: Final = "conversation"
 ITEMS: Final = "items"
 RESPONSE: Final = "response"
+#: Of a response that is made in the background; see `background_response`.
+BEGUN: Final = "begun"
+CLAIM: Final = "claim"
+PART: Final = "part"
+ENDED: Final = "ended"
 
 
 class ConversationState(LogState):
@@ -31,7 +36,8 @@ class ConversationState(LogState):
     Attributes:
         conversation: The conversation that the sequence is; None if it is a response and what continues it.
         items: All items by id, in order.
-        responses: By id, in order: each a response without its output, and the ids of its input and its output.
+        responses: By id, in order: each a response without its output, the ids of its input and its output, and for one
+            that is made in the background the ``run``.
     """
 
     __slots__ = ("conversation", "items", "responses")
@@ -40,7 +46,7 @@ class ConversationState(LogState):
         self,
         conversation: Mapping[str, Any] | None = None,
         items: Mapping[str, Item] | None = None,
-        responses: Mapping[str, Mapping[str, Any]] | None = None,
+        responses: dict[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.conversation = conversation
         self.items = items or {}
@@ -63,13 +69,37 @@ class ConversationState(LogState):
             return ConversationState(value, self.items, self.responses)
         if kind == ITEMS:
             return ConversationState(self.conversation, {**self.items, **_by_id(value)}, self.responses)
-        items = {**self.items, **_by_id(value["input"]), **_by_id(value["output"])}
-        kept = {
-            "response": value["response"],
-            "input": [item["id"] for item in value["input"]],
-            "output": [item["id"] for item in value["output"]],
-        }
-        return ConversationState(self.conversation, items, {**self.responses, value["response"]["id"]: kept})
+        if kind in (RESPONSE, BEGUN):
+            items = {**self.items, **_by_id(value["input"]), **_by_id(value["output"])}
+            kept = {
+                "response": value["response"],
+                "input": [item["id"] for item in value["input"]],
+                "output": [item["id"] for item in value["output"]],
+            }
+            if kind == BEGUN:
+                kept["run"] = {"request": value["request"], "number": 0, "at": 0.0, "parts": []}
+            return ConversationState(self.conversation, items, {**self.responses, value["response"]["id"]: kept})
+        return self._after_background(kind, value)
+
+    def _after_background(self, kind: str, value: Any) -> ConversationState:
+        """Return the state after a change of a response that is made in the background."""
+        items = self.items
+        response_id = value["response"]["id"] if kind == ENDED else value["id"]
+        kept = dict(self.responses[response_id])
+        if kind == CLAIM:
+            kept["run"] = {**kept["run"], "number": value["number"], "at": value["at"]}
+        elif kind == PART:
+            parts = [*kept["run"]["parts"], value["pieces"]] if value["pieces"] else kept["run"]["parts"]
+            kept["run"] = {**kept["run"], "parts": parts, "at": value["at"]}
+        else:
+            items = {**items, **_by_id(value["output"])}
+            kept |= {"response": value["response"], "output": [item["id"] for item in value["output"]]}
+        return ConversationState(self.conversation, items, {**self.responses, response_id: kept})
+
+    def run(self, response_id: str) -> dict[str, Any] | None:
+        """Return how a response is made in the background; None if it is not. Raises RowFailure: there is none."""
+        run: dict[str, Any] | None = self._kept(response_id).get("run")
+        return run
 
     @property
     def latest(self) -> str | None:

@@ -11,6 +11,8 @@ CALL_HEADER: Final = "openai_call"
 #: The header of an answer that is not one: what leads to the response that the request continues. That one is continued
 #: already, so the request begins a sequence of its own.
 FORK_HEADER: Final = "openai_fork"
+#: The header of an answer with a response that is to be made in the background.
+RUN_HEADER: Final = "openai_run"
 #: What the ids of the sequences begin with that are responses and conversations.
 SEQUENCE_PREFIX: Final = "openai-"
 
@@ -27,6 +29,7 @@ class ResponsesCall:
         item: The item of a conversation that it is about, or several with commas between; the new response's id.
         limit, after, order: Which part of a list it asks for.
         is_new: Whether the sequence begins with this call.
+        starting_after: The events that it asks for have greater numbers.
         history: How many bytes of items that lead to it the body has before the request; 0: the sequence has them.
     """
 
@@ -40,6 +43,7 @@ class ResponsesCall:
     order: str = "desc"
     is_new: bool = False
     history: int = 0
+    starting_after: int = -1
 
     def encoded(self) -> str:
         """Return the value of the header."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from ts.apis.openai.completion_chunks import UNREADABLE, Piece, pieces_of
 from ts.apis.openai.response_items import ItemIds
 from ts.apis.openai.response_output import Event, ResponseOutput
 from ts.apis.openai.response_requests import ResponseRequest
 from ts.apis.openai.response_tools import namespaced
-from ts.jobs.errors import HandlerFailed, RowFailure
+from ts.jobs.errors import HandlerFailed
 from ts.jobs.json_values import json_text
 
-_DATA: Final = "data:"
-_DONE: Final = "[DONE]"
+#: The status of a response that is being made.
+IN_PROGRESS: Final = "in_progress"
 #: Why an answer is incomplete, by the reason of the chat completion.
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 #: Fields of a request that its response repeats, and what they are if the request has none.
@@ -38,127 +39,108 @@ _REPEATED: Final[dict[str, Any]] = {
     "truncation": "disabled",
     "user": None,
 }
-#: What reading something else than a chat completion raises.
-_UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError)
 _NO_COMPLETION: Final = "The handler did not answer with a chat completion."
 _TOOL: Final = {"description": None, "parameters": None, "strict": None}
 
 
-class ResponseAnswer:
-    """One response while it is made.
+def head_of(
+    response_id: str, request: ResponseRequest, previous: str | None, conversation: str | None, *, stores: bool
+) -> dict[str, Any]:
+    """Return a response that has no output yet.
 
     Args:
-        response_id: Its id.
-        request: What was asked.
         previous: The response that it continues.
         conversation: The conversation that it belongs to.
-        ids: Those of its items.
         stores: Whether it is kept.
     """
+    fields = request.fields
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "conversation": None if conversation is None else {"id": conversation},
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "previous_response_id": previous,
+        "reasoning": {"effort": None, "summary": None} | fields.get("reasoning", {}),
+        "service_tier": "default",
+        "status": IN_PROGRESS,
+        "store": stores,
+        "text": {"format": {"type": "text"}} | fields.get("text", {}),
+        "tools": [_TOOL | tool if tool["type"] == "function" else tool for tool in request.tools],
+        "usage": None,
+        **{name: fields.get(name, value) for name, value in _REPEATED.items()},
+    }
 
-    def __init__(
-        self,
-        response_id: str,
-        request: ResponseRequest,
-        previous: str | None,
-        conversation: str | None,
-        ids: ItemIds,
-        *,
-        stores: bool,
-    ) -> None:
-        fields = request.fields
-        self._head: dict[str, Any] = {
-            "id": response_id,
-            "object": "response",
-            "created_at": int(time.time()),
-            "completed_at": None,
-            "conversation": None if conversation is None else {"id": conversation},
-            "error": None,
-            "incomplete_details": None,
-            "output": [],
-            "previous_response_id": previous,
-            "reasoning": {"effort": None, "summary": None} | fields.get("reasoning", {}),
-            "service_tier": "default",
-            "status": "in_progress",
-            "store": stores,
-            "text": {"format": {"type": "text"}} | fields.get("text", {}),
-            "tools": [_TOOL | tool if tool["type"] == "function" else tool for tool in request.tools],
-            "usage": None,
-            **{name: fields.get(name, value) for name, value in _REPEATED.items()},
-        }
-        self._output = ResponseOutput(ids, namespaced(request.tools))
-        self._count = 0
-        self._pending = ""
-        self._reason: str | None = None
-        self._usage: dict[str, Any] | None = None
+
+def ended(head: Mapping[str, Any], reason: str | None, usage: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a response that a chat completion has ended, without its output."""
+    incomplete = _INCOMPLETE.get(reason or "")
+    return {
+        **head,
+        "status": "completed" if incomplete is None else "incomplete",
+        "completed_at": int(time.time()) if incomplete is None else None,
+        "incomplete_details": None if incomplete is None else {"reason": incomplete},
+        "usage": _usage(usage),
+    }
+
+
+class ResponseAnswer:
+    """One response while it is made, and the events of that.
+
+    Args:
+        head: The response without output.
+        ids: Those of its items.
+
+    Attributes:
+        items: Its output so far.
+        count: How many events there were.
+    """
+
+    def __init__(self, head: Mapping[str, Any], ids: ItemIds) -> None:
+        self._head = dict(head)
+        self._output = ResponseOutput(ids.of_output(head["id"]), namespaced(head["tools"]))
+        self.items = self._output.items
+        self.count = 0
+
+    def begin(self) -> str:
+        """Return the first events."""
+        return self._encoded(
+            [("response.created", {"response": self._head}), ("response.in_progress", {"response": self._head})]
+        )
+
+    def add(self, piece: Piece) -> str:
+        """Return the events for a piece of the answer. Raises HandlerFailed: it is none."""
+        try:
+            return self._encoded(self._output.add(piece))
+        except UNREADABLE as error:
+            raise HandlerFailed(_NO_COMPLETION) from error
+
+    def end(self, response: Mapping[str, Any]) -> str:
+        """Return the last events; ``response`` is how it has ended, see `ended`."""
+        status = response["status"]
+        events = [*self._output.close("completed" if status == "completed" else "incomplete")]
+        return self._encoded([*events, (f"response.{status}", {"response": {**response, "output": self.items}})])
 
     def whole(self, completion: dict[str, Any]) -> dict[str, Any]:
         """Return the response for a whole chat completion. Raises HandlerFailed: the handler's answer is none."""
         try:
             choice = completion["choices"][0]
-            for _ in self._output.add(choice["message"], choice.get("logprobs")):
-                pass  # the items are made as the events are
-        except _UNREADABLE as error:
+            for piece in pieces_of(choice["message"], choice.get("logprobs")):
+                self.add(piece)
+        except UNREADABLE as error:
             raise HandlerFailed(_NO_COMPLETION) from error
-        self._reason, self._usage = choice.get("finish_reason"), completion.get("usage")
-        for _ in self._output.close(self._status):
-            pass
-        return self.response()
-
-    def events(self, value: Any, *, more: bool) -> str:
-        """Return the events for a part of a stream of chat completions. Raises HandlerFailed: it is none."""
-        events = [] if self._count else [self._encoded(self._opening())]
-        try:
-            events.append(self._encoded(self._deltas(value if isinstance(value, str) else bytes(value).decode())))
-        except _UNREADABLE as error:
-            raise HandlerFailed("The handler did not answer with a stream of chat completions.") from error
-        if not more:
-            events.append(self._encoded(self._closing()))
-        return "".join(events)
-
-    def response(self) -> dict[str, Any]:
-        """Return the response, whose output is complete."""
-        reason = _INCOMPLETE.get(self._reason or "")
-        return self._head | {
-            "status": self._status,
-            "completed_at": int(time.time()) if reason is None else None,
-            "incomplete_details": None if reason is None else {"reason": reason},
-            "output": self._output.items,
-            "usage": _usage(self._usage),
-        }
-
-    @property
-    def _status(self) -> str:
-        return "incomplete" if self._reason in _INCOMPLETE else "completed"
-
-    def _deltas(self, text: str) -> Iterator[Event]:
-        *events, self._pending = (self._pending + text).split("\n\n")
-        for event in events:
-            data = event.strip().removeprefix(_DATA).strip()
-            if not data or data == _DONE:
-                continue
-            chunk = json.loads(data)
-            if "error" in chunk:
-                raise RowFailure(500, str(chunk["error"].get("message", "The handler failed.")))
-            self._usage = chunk.get("usage") or self._usage
-            for choice in chunk.get("choices") or ():
-                self._reason = choice.get("finish_reason") or self._reason
-                yield from self._output.add(choice.get("delta") or {}, choice.get("logprobs"))
-
-    def _opening(self) -> Iterator[Event]:
-        yield "response.created", {"response": self._head}
-        yield "response.in_progress", {"response": self._head}
-
-    def _closing(self) -> Iterator[Event]:
-        yield from self._output.close(self._status)
-        response = self.response()
-        yield f"response.{response['status']}", {"response": response}
+        response = ended(self._head, choice.get("finish_reason"), completion.get("usage"))
+        self.end(response)
+        return response | {"output": self.items}
 
     def _encoded(self, events: Iterable[Event]) -> str:
         encoded = []
         for kind, values in events:
-            event = {"type": kind, "sequence_number": self._count} | values
-            self._count += 1
+            event = {"type": kind, "sequence_number": self.count} | values
+            self.count += 1
             encoded.append(f"event: {kind}\ndata: {json_text(event)}\n\n")
         return "".join(encoded)
 

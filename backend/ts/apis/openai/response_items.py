@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,22 @@ class ItemIds(NamedTuple):
     def new(self, kind: str) -> str:
         """Return an id such as ``msg_…``."""
         return f"{kind}_{self.sequence}{uuid.uuid4().hex[:16]}" if self.sequence else f"{kind}_{uuid.uuid4().hex}"
+
+    def of_output(self, response_id: str) -> OutputIds:
+        """Return what makes the ids of a response's output."""
+        return OutputIds(self.sequence, response_id)
+
+
+class OutputIds(NamedTuple):
+    """Makes ids of the items of a response: the same if it is made again."""
+
+    sequence: str
+    response_id: str
+
+    def new(self, kind: str, place: int) -> str:
+        """Return the id of the item at a place."""
+        digits = hashlib.sha256(f"{self.response_id}/{kind}/{place}".encode()).hexdigest()
+        return f"{kind}_{self.sequence}{digits[: 16 if self.sequence else 32]}"
 
 
 def read_items(value: Any, param: str, ids: ItemIds) -> list[Item]:

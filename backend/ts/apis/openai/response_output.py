@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from ts.apis.openai.completion_chunks import Piece
 from ts.apis.openai.conversation_state import Item
-from ts.apis.openai.response_items import ItemIds, reasoning_item, text_part
+from ts.apis.openai.response_items import OutputIds, reasoning_item, text_part
 
 #: The type of an event of OpenAI's, and its fields.
 Event: TypeAlias = tuple[str, dict[str, Any]]
@@ -26,7 +27,7 @@ class ResponseOutput:
         namespaced: As of `response_tools.namespaced`.
     """
 
-    def __init__(self, ids: ItemIds, namespaced: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, ids: OutputIds, namespaced: Mapping[str, tuple[str, str]]) -> None:
         self.items: list[Item] = []
         self._namespaced = namespaced
         self._ids = ids
@@ -35,21 +36,22 @@ class ResponseOutput:
         #: Places of calls, by their numbers in the chat completion.
         self._calls: dict[int, int] = {}
 
-    def add(self, said: Mapping[str, Any], logprobs: Any = None) -> Iterator[Event]:
-        """Add the message of a chat completion, or a part of it, and yield the events for that.
+    def add(self, piece: Piece) -> Iterator[Event]:
+        """Add a piece of a chat completion, and yield the events for that.
 
-        Raises TypeError, LookupError or ValueError: it is no such message.
+        Raises TypeError, LookupError or ValueError: it is no such piece.
         """
-        if thought := said.get("reasoning") or said.get("reasoning_content"):
-            yield from self._say(_REASONING, thought, [])
-        if text := said.get("content"):
-            yield from self._say(_MESSAGE, text, [*((logprobs or {}).get("content") or ())])
-        for place, call in enumerate(said.get("tool_calls") or ()):
-            yield from self._call(call.get("index", place), call)
+        if "reasoning" in piece:
+            yield from self._say(_REASONING, piece["reasoning"], [])
+        elif "content" in piece:
+            yield from self._say(_MESSAGE, piece["content"], piece["logprobs"])
+        else:
+            (call,) = piece["tool_calls"]
+            yield from self._call(call["index"], call)
 
     def close(self, status: str) -> Iterator[Event]:
         """End all items, the last one with this status, and yield the events for that."""
-        if not self.items:
+        if not self.items and status == "completed":
             yield from self._begin(_MESSAGE)
         yield from self._close_text(status)
         for place in self._calls.values():
@@ -75,10 +77,10 @@ class ResponseOutput:
     def _begin(self, kind: str) -> Iterator[Event]:
         self._text = place = len(self.items)
         if kind == _MESSAGE:
-            item: Item = {"id": self._ids.new("msg"), "type": kind, "status": "in_progress", "role": "assistant"}
+            item: Item = {"id": self._id("msg"), "type": kind, "status": "in_progress", "role": "assistant"}
             part = text_part("")
         else:
-            item = reasoning_item(self._ids.new("rs"), "")
+            item = reasoning_item(self._id("rs"), "")
             part = {"type": "reasoning_text", "text": ""}
         self.items.append(item | {"content": [part]})
         yield "response.output_item.added", {"output_index": place, "item": item | {"content": []}}
@@ -102,8 +104,8 @@ class ResponseOutput:
         if number not in self._calls:
             yield from self._close_text("completed")
             self._calls[number] = place = len(self.items)
-            item = {"id": self._ids.new("fc"), "type": "function_call", "status": "in_progress"}
-            item |= {"call_id": call.get("id") or self._ids.new("call"), "name": function["name"], "arguments": ""}
+            item = {"id": self._id("fc"), "type": "function_call", "status": "in_progress"}
+            item |= {"call_id": call.get("id") or self._id("call"), "name": function["name"], "arguments": ""}
             if item["name"] in self._namespaced:
                 item["namespace"], item["name"] = self._namespaced[item["name"]]
             self.items.append(item)
@@ -113,6 +115,9 @@ class ResponseOutput:
             item["arguments"] += arguments
             where = {"item_id": item["id"], "output_index": place}
             yield "response.function_call_arguments.delta", where | {"delta": arguments}
+
+    def _id(self, kind: str) -> str:
+        return self._ids.new(kind, len(self.items))
 
     def _part(self) -> dict[str, Any]:
         assert self._text is not None, "a text goes on"

@@ -98,8 +98,6 @@ def read_request(body: Any, ids: ItemIds) -> ResponseRequest:
     for name in ("store", "stream", "background"):
         if not isinstance(fields.get(name, False), bool):
             raise refused(f"{name} is {shown(fields[name])}; true or false is right.", name)
-    if fields.get("background"):
-        raise refused("background is true, which is not supported here; leave it out.", "background", _UNSUPPORTED)
     if not isinstance(fields.get("instructions", ""), str):
         raise refused("instructions has to be a text.", "instructions")
     if fields.get("truncation", "auto") not in ("auto", "disabled"):

@@ -7,12 +7,16 @@ the response, and joins the history. Everything else, such as a look at a conver
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
+from ts.apis.openai.background_response import Change, append, cancel, claim, events, read_work
+from ts.apis.openai.completion_chunks import ChunkReader, Replay
 from ts.apis.openai.conversation_state import (
+    BEGUN,
     CONVERSATION,
     ITEMS,
     RESPONSE,
@@ -25,8 +29,8 @@ from ts.apis.openai.conversation_state import (
     page,
     refused,
 )
-from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, SEQUENCE_PREFIX, ResponsesCall
-from ts.apis.openai.response_answers import ResponseAnswer, completion_of
+from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, RUN_HEADER, SEQUENCE_PREFIX, ResponsesCall
+from ts.apis.openai.response_answers import IN_PROGRESS, ResponseAnswer, completion_of, ended, head_of
 from ts.apis.openai.response_items import ItemIds, read_items
 from ts.apis.openai.response_requests import ResponseRequest, asked_as, json_object, read_metadata, read_request
 from ts.context import Context
@@ -65,7 +69,12 @@ class _Conversation:
         self._sequence_id: str | None = None
         if context.sequence_cache is not None:
             self._sequence_id = self.row.get_request_property(context.header_key_sequence_id)
+        #: The response that is made, without output.
+        self._head: dict[str, Any] = {}
+        #: It while it is made of a stream.
         self._answer: ResponseAnswer | None = None
+        self._chunks = ChunkReader()
+        self._replay = Replay(())
         self._request: ResponseRequest | None = None
         #: The items that lead to a new response.
         self._past: list[Item] = []
@@ -84,7 +93,7 @@ class _Conversation:
         if state is None:
             if call.previous is not None:
                 raise _no_previous(call.previous)
-            about_response = call.operation.endswith(("response", "input_items")) and not call.in_conversation
+            about_response = call.id.startswith("resp_")
             raise not_found("Response" if about_response else "Conversation", call.id)
         return checked(state)
 
@@ -124,8 +133,11 @@ class _Conversation:
         self.row.add_response_property(_CONTENT_TYPE, JSON)
         return json_text(answer).encode()
 
-    def _create_response(self) -> list[Item] | None:
-        """Make what the handler gets; or return what leads to a response that is continued already."""
+    def _create_response(self) -> list[Item] | dict[str, Any] | None:
+        """Make what the handler gets; or return what leads to a response that is continued already.
+
+        A response that is to be made in the background is returned as it is then.
+        """
         call, body = self._call, bytes(self._body)
         self._past = json.loads(body[: call.history]) if call.history else []
         self._request = request = read_request(body[call.history :], self._ids)
@@ -137,18 +149,67 @@ class _Conversation:
             state = self._read()
             if call.previous not in state.responses:
                 raise _no_previous(call.previous)
+            if state.responses[call.previous]["response"]["status"] == IN_PROGRESS:
+                raise refused(f"Previous response with id '{call.previous}' is in progress.", "previous_response_id")
             self._past = state.history(call.previous)
             if call.operation == "create_response" and (state.latest != call.previous or self._is_busy):
                 self.row.add_response_property(FORK_HEADER, "true")
                 return self._past
         stores = request.stores and self._sequence_id is not None
         about = None if conversation is None else conversation["id"]
-        self._answer = ResponseAnswer(call.item, request, call.previous, about, self._ids, stores=stores)
+        self._head = head_of(call.item, request, call.previous, about, stores=stores)
+        if request.fields.get("background") and call.operation == "create_response":
+            return self._begin_in_background(request)
         if self._sequence_id is not None and call.operation == "create_response":
             self._running[self._sequence_id] = self
         self.row.data = {"body": request.completion(self._past)}
         self.row.encode = self._encode
         return None
+
+    def _begin_in_background(self, request: ResponseRequest) -> dict[str, Any]:
+        if not self._head["store"]:
+            raise refused("background is true, which needs store: true and a model that keeps sequences.", "background")
+        fields = {"seed": secrets.randbits(31), **request.fields, "stream": True}
+        made = {"response": self._head, "input": request.given, "output": []}
+        past = [entry_of(ITEMS, self._past)] if self._call.history else []
+        self._append(*past, entry_of(BEGUN, made | {"request": {**fields, "input": []}}))
+        self.row.add_response_property(RUN_HEADER, "true")
+        return self._head
+
+    def _claim_run(self) -> dict[str, Any]:
+        return self._changed(claim(self._read(), self._call.id, json_object(self._body)["run"]))
+
+    def _append_part(self) -> dict[str, Any]:
+        return self._changed(append(self._read(), self._call.id, json_object(self._body), self._ids))
+
+    def _cancel_response(self) -> dict[str, Any]:
+        return self._changed(cancel(self._read(), self._call.id, self._ids))
+
+    def _get_events(self) -> dict[str, Any]:
+        return events(self._read(), self._call.id, self._call.starting_after, self._ids)
+
+    def _changed(self, change: Change) -> dict[str, Any]:
+        self._append(*change.entries)
+        return change.answer
+
+    def _run_response(self) -> None:
+        """Make what the handler gets for a response in the background."""
+        work = read_work(bytes(self._body))
+        request = read_request(json.dumps(work["request"]).encode(), self._ids)
+        self._replay = Replay(work["made"])
+        self.row.data = {"body": request.completion(work["history"])}
+        self.row.encode = self._encode_pieces
+
+    def _encode_pieces(self, row: Row, value: Any, more: bool) -> Buffer:
+        """Return what is new of the generation, a piece in each line, and finally how it has ended."""
+        self._check_answered(row, value)
+        row.add_response_property(_CONTENT_TYPE, JSON)
+        pieces = [self._replay.rest(piece) for piece in self._chunks.read(value)]
+        lines: list[Any] = [piece for piece in pieces if piece is not None]
+        if not more:
+            lines.append({"end": {"reason": self._chunks.reason, "usage": self._chunks.usage}})
+            self._end()
+        return "".join(f"{json_text(line)}\n" for line in lines).encode()
 
     @property
     def _is_busy(self) -> bool:
@@ -170,7 +231,10 @@ class _Conversation:
         return ItemIds((self._sequence_id or "").removeprefix(SEQUENCE_PREFIX))
 
     def _get_response(self) -> dict[str, Any]:
-        return self._read().response(self._call.id)
+        response = self._read().response(self._call.id)
+        if response["status"] == IN_PROGRESS:
+            self.row.add_response_property(RUN_HEADER, "true")
+        return response
 
     def _delete_response(self) -> dict[str, Any]:
         state = self._read().without_response(self._call.id)
@@ -257,18 +321,24 @@ class _Conversation:
 
     def _encode(self, row: Row, value: Any, more: bool) -> Buffer:
         """Return what is sent for a result of the handler; the last one makes the response a part of the sequence."""
-        assert self._answer is not None, "the handler got the request"
         assert self._request is not None, "the handler got the request"
         self._check_answered(row, value)
-        if self._request.streams:
-            row.add_response_property(_CONTENT_TYPE, EVENTS)
-            body = self._answer.events(value, more=more)
-        else:
+        if not self._request.streams:
             row.add_response_property(_CONTENT_TYPE, JSON)
-            body = json_text(self._answer.whole(completion_of(value)))
+            response = ResponseAnswer(self._head, self._ids).whole(completion_of(value))
+            self._keep(response)
+            return json_text(response).encode()
+        row.add_response_property(_CONTENT_TYPE, EVENTS)
+        begin = ""
+        if self._answer is None:
+            self._answer = ResponseAnswer(self._head, self._ids)
+            begin = self._answer.begin()
+        parts = [begin, *map(self._answer.add, self._chunks.read(value))]
         if not more:
-            self._keep()
-        return body.encode()
+            response = ended(self._head, self._chunks.reason, self._chunks.usage)
+            parts.append(self._answer.end(response))
+            self._keep(response | {"output": self._answer.items})
+        return "".join(parts).encode()
 
     def _check_answered(self, row: Row, value: Any) -> None:
         """Let the handler neither end the sequence nor refuse the request. Raises Failure: it has refused."""
@@ -289,10 +359,8 @@ class _Conversation:
         row.add_response_property(_CONTENT_TYPE, JSON)
         return json_text({"object": "response.input_tokens", "input_tokens": tokens}).encode()
 
-    def _keep(self) -> None:
-        assert self._answer is not None, "the handler has answered"
+    def _keep(self, response: Mapping[str, Any]) -> None:
         assert self._request is not None, "the handler has answered"
-        response = self._answer.response()
         if response["store"]:
             about = {name: value for name, value in response.items() if name != "output"}
             made = {"response": about, "input": self._request.given, "output": response["output"]}

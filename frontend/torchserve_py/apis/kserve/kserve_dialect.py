@@ -5,6 +5,7 @@ A request is a binary CloudEvent if it has the header ``ce-specversion``.
 
 import os
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
@@ -40,7 +41,7 @@ class KServeDialect(TorchServeDialect):
         return answer._replace(headers=(*answer.headers, *added)) if added else answer
 
 
-def event_headers(model: str) -> tuple[tuple[str, str], ...]:
+def event_headers(model: str) -> Sequence[tuple[str, str]]:
     """Return the headers that make an answer of a model an event."""
     return (
         (_EVENT, "1.0"),

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from torchserve_py.apis.openai.background_runs import BackgroundResponse, BackgroundRuns, StepRefused
 from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIDialect, OpenAIEndpoints
 from torchserve_py.apis.openai.sequence_turns import SequenceTurns
 from torchserve_py.base.bounded_json import UnreadableJson, read_member
@@ -28,11 +29,11 @@ from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation, Parameter
 from torchserve_py.endpoints.requests import asks_for_stream
-from torchserve_py.endpoints.responses import Answer
-from torchserve_py.endpoints.routing import AfterBody, AnyHttpCall, EndpointContext, PathValues, Reply, Route
+from torchserve_py.endpoints.responses import ALREADY_SENT, EVENTS_TYPE, JSON_TYPE, AlreadySent, Answer
+from torchserve_py.endpoints.routing import AfterBody, EndpointContext, PathValues, Reply, Route
 from torchserve_py.endpoints.sequences import NO_CLAIM, StepClaim, claim_of
-from torchserve_py.net.http1.request import Request
-from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
+from torchserve_py.net.http1.request import STREAMING, Request
+from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, OPENAI, RUN_HEADER, SEQUENCE_PREFIX, ResponsesCall
 from ts.protocol.media_types import JSON
 from ts.protocol.messages import REQUEST_ID
 
@@ -59,6 +60,16 @@ _LISTING: Final = (
 )
 
 
+_EVENTS: Final = (
+    Parameter("stream", "Whether the events are sent", "boolean", default=False),
+    Parameter("starting_after", "The number of the event before the first one", "integer", least=0),
+)
+#: How often it is looked whether another server has appended to a response (seconds).
+_LOOK_SECONDS: Final = 1.0
+#: Digits of the number of an event.
+_LONGEST_NUMBER: Final = 10
+
+
 class ResponsesDialect(OpenAIDialect):
     """As of all paths of OpenAI's, but that what is over is not found."""
 
@@ -77,21 +88,24 @@ class TurnCall(HttpCall):
     Attributes:
         passed: Called once the next call of the sequence may be sent.
         fork: Returns the call that begins a sequence with what leads to the response, if another call continues it.
+        run: Returns the reply to a request for a response that is made in the background, as it is now.
     """
 
-    __slots__ = ("fork", "passed")
+    __slots__ = ("fork", "passed", "run")
 
     passed: Callable[[], None] | None
-    fork: Callable[[bytes], HttpCall]
+    fork: Callable[[bytes], Reply]
+    run: Callable[[Part], Reply]
 
     def first(self, outcome: Part | Cause) -> None:
         self.pass_on()
-        if not isinstance(outcome, Part) or not any(name == FORK_HEADER for name, _ in outcome.headers):
+        named = [name for name, _ in outcome.headers] if isinstance(outcome, Part) else ()
+        if not isinstance(outcome, Part) or not (FORK_HEADER in named or RUN_HEADER in named):
             super().first(outcome)
             return
         self.end_comments()
         try:
-            self._replier.follow(self.fork(bytes(outcome.body)))
+            self._replier.follow(self.fork(bytes(outcome.body)) if FORK_HEADER in named else self.run(outcome))
         except Exception as error:
             self._replier.raised(error)
 
@@ -112,6 +126,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
     def __init__(self, context: EndpointContext) -> None:
         super().__init__(context)
         self._turns = SequenceTurns()
+        self._runs = context.shared(_runs_of)
 
     def routes(self) -> Iterator[Route]:
         one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
@@ -122,7 +137,10 @@ class ResponsesEndpoints(OpenAIEndpoints):
             "How many tokens a request has",
             partial(self._create_response, operation="count_input_tokens"),
         )
-        yield self._route("GET", response, "get_response", "A response that is kept")
+        yield self._route(
+            "GET", response, "get_response", "A response that is kept, or its events", take=self._get_response
+        )
+        yield self._route("POST", f"{response}/cancel", "cancel_response", "End a response in the background")
         yield self._route("DELETE", response, "delete_response", "Forget a response")
         yield self._route("GET", f"{response}/input_items", "list_input_items", "What a response was given")
         yield self._route("POST", "/v1/conversations", "create_conversation", "Begin a conversation", self._begin)
@@ -141,20 +159,23 @@ class ResponsesEndpoints(OpenAIEndpoints):
         operation: str,
         description: str,
         run: Callable[[Request, bytes], Reply] | None = None,
+        take: Callable[[Request, PathValues], Reply] | None = None,
     ) -> Route:
-        streams = operation == "create_response"
+        streams = operation in ("create_response", "get_response")
         documented = Operation(
             f"openai_{operation}",
             f"{description}, of a model that declares OpenAI's interface",
             (200, "default"),
-            parameters=_LISTING if operation.startswith("list_") else (),
+            parameters=_LISTING if operation.startswith("list_") else _EVENTS if take is not None else (),
             takes={JSON: OBJECT} if method == "POST" else None,
             gives={JSON: OBJECT, EVENTS: {"type": "string"}} if streams else {JSON: OBJECT},
             error=OPENAI_ERROR,
-            needs_body=streams,
+            needs_body=operation == "create_response",
         )
 
         def reply(request: Request, values: PathValues) -> AfterBody:
+            if take is not None:
+                return lambda body: take(request, values)
             if run is not None:
                 return lambda body: run(request, body)
             return lambda body: self._call(request, body, operation, values)
@@ -179,7 +200,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         if conversation is not None:
             model, sequence = self._of_id(request, conversation, _CONVERSATION, "conversation", name)
             call = ResponsesCall(operation, conversation, None, True, _response_id(sequence))
-            return self._submit_call(request, body, model, sequence, call)
+            return self._submit_response(request, body, model, sequence, call)
         if previous is not None:
             model, sequence = self._of_id(request, previous, _RESPONSE, "previous_response_id", name)
             new = _response_id(sequence)
@@ -188,28 +209,42 @@ class ResponsesEndpoints(OpenAIEndpoints):
         model = self.named(name if isinstance(name, str) else "")
         sequence = self._new_sequence(request, model)
         new = _response_id(sequence)
-        return self._submit_call(request, body, model, sequence, ResponsesCall(operation, new, item=new, is_new=True))
+        call = ResponsesCall(operation, new, item=new, is_new=True)
+        return self._submit_response(request, body, model, sequence, call)
 
     def _in_turn(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall) -> Reply:
         """Let a response continue another one, in its sequence or, if another does so already, in one of its own."""
 
-        claim = _claim_of(request, sequence, is_new=False)
-
         def submit() -> HttpCall:
-            made = self._call_of(request, body, model, sequence, call, TurnCall, claim)
-            made.passed = lambda: self._turns.pass_on(sequence)
-            made.fork = lambda history: self._fork(request, body, model, sequence, call, history)
-            try:
-                return self.context.submit(made, body)
-            except Exception:
-                made.pass_on()
-                raise
+            return self._submit_response(request, body, model, sequence, call, lambda: self._turns.pass_on(sequence))
 
         async def wait() -> HttpCall:
             await self._turns.wait(sequence)
             return submit()
 
         return submit() if self._turns.take(sequence) else wait()
+
+    def _submit_response(
+        self,
+        request: Request,
+        body: bytes,
+        model: ServedModel,
+        sequence: str,
+        call: ResponsesCall,
+        passed: Callable[[], None] | None = None,
+    ) -> HttpCall:
+        """Submit a call about a response, which may become another one, or a run in the background."""
+        claim = _claim_of(request, sequence, is_new=call.is_new)
+        made = self._call_of(request, body, model, sequence, call, claim, TurnCall)
+        assert isinstance(made, TurnCall), "a call of that kind"
+        made.passed = passed
+        made.fork = lambda history: self._fork(request, body, model, sequence, call, history)
+        made.run = lambda part: self._made_later(request, body[call.history :], model, sequence, bytes(part.body))
+        try:
+            return self.context.submit(made, body)
+        except Exception:
+            made.pass_on()
+            raise
 
     def _fork(
         self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall, history: bytes
@@ -218,7 +253,56 @@ class ResponsesEndpoints(OpenAIEndpoints):
         own = self._new_sequence(request, model, sequence)
         new = _response_id(own)
         forked = replace(call, id=new, item=new, is_new=True, history=len(history))
-        return self._submit_call(request, history + body, model, own, forked)
+        return self._submit_response(request, history + body, model, own, forked)
+
+    # In the background
+
+    def _made_later(self, request: Request, body: bytes, model: ServedModel, sequence: str, response: bytes) -> Reply:
+        """Make sure that a response is made; return it as it is, or its events if the request asks for a stream."""
+        made = self._background(request, model, sequence, json.loads(response)["id"])
+        self._runs.ensure(made)
+        if asks_for_stream(body):
+            return self._events(request, made, -1)
+        return Answer(200, response, (JSON_TYPE,))
+
+    def _background(self, request: Request, model: ServedModel, sequence: str, name: str) -> BackgroundResponse:
+        account = self.context.account(request, model.name)
+        return BackgroundResponse(name, sequence, model, self.serving, self.sequences, account)
+
+    def _get_response(self, request: Request, values: PathValues) -> Reply:
+        model, sequence = self._found(request, values)
+        name = values["response_id"]
+        if request.parameter("stream") == "true":
+            after = request.parameter("starting_after") or "-1"
+            if not (after == "-1" or (after.isascii() and after.isdecimal() and len(after) < _LONGEST_NUMBER)):
+                raise _wrong(f"starting_after is {after[:20]!a}; the number of an event is right.", "starting_after")
+            return self._events(request, self._background(request, model, sequence, name), int(after))
+        return self._submit_response(request, b"", model, sequence, ResponsesCall("get_response", name))
+
+    async def _events(self, request: Request, response: BackgroundResponse, after: int) -> AlreadySent:
+        """Send the events of a response from a number on, as they are appended."""
+        try:
+            answer = await response.step(response.operation("get_events", after))
+        except StepRefused as refusal:
+            raise EndpointError(_failure_of(refusal)) from None
+        self.context.responses.start_stream(request, Answer(200, b"", (EVENTS_TYPE,)))
+        while request.stage is STREAMING:
+            if answer["events"] or answer["over"]:
+                request.send([(answer["events"].encode(),)], last=answer["over"])
+            if answer["over"]:
+                break
+            self._runs.ensure(response)
+            if request.connection.pace.is_reader_slow:
+                await request.connection.pace.drained()
+            await self._runs.wait(response.id, _LOOK_SECONDS)
+            try:
+                answer = await response.step(response.operation("get_events", max(after, answer["last"])))
+            except StepRefused as refusal:
+                request.send([DIALECT.last_frame(_failure_of(refusal))], last=True)
+                break
+        return ALREADY_SENT
+
+    # References
 
     async def _create_with_references(self, request: Request, body: bytes, operation: str) -> Reply:
         """Put the items in the place of references to them; a conversation or a response may have them."""
@@ -244,7 +328,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         if model is None:
             raise _wrong(f"Item with id {names[0]!r} not found.", "input")
         call = ResponsesCall("get_items", names[0], item=",".join(names))
-        asked = self._call_of(request, b"", model, sequence, call, HttpCall, NO_CLAIM)
+        asked = self._call_of(request, b"", model, sequence, call, NO_CLAIM)
         try:
             items: list[Any] = json.loads((await self.context.submit(asked, b"").next_usable()).body)
         finally:
@@ -263,6 +347,14 @@ class ResponsesEndpoints(OpenAIEndpoints):
     # What is about something that is there
 
     def _call(self, request: Request, body: bytes, operation: str, values: PathValues) -> HttpCall:
+        model, sequence = self._found(request, values)
+        limit, after, order = _listing(request)
+        name, item = values.get("response_id") or values["conversation_id"], values.get("item_id", "")
+        call = ResponsesCall(operation, name, None, False, item, limit, after, order)
+        return self._submit_call(request, body, model, sequence, call)
+
+    def _found(self, request: Request, values: PathValues) -> tuple[ServedModel, str]:
+        """Return the model and the sequence of what a path names. Raises EndpointError: it is not there."""
         response_id = values.get("response_id")
         if response_id is not None:
             name, kind, what = response_id, _RESPONSE, "Response"
@@ -271,10 +363,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         found = self._find(request, name, kind)
         if found is None:
             raise EndpointError(Failure(404, "NotFound", f"{what} with id {name!r} not found.", "not_found"))
-        model, sequence = found
-        limit, after, order = _listing(request)
-        call = ResponsesCall(operation, name, None, False, values.get("item_id", ""), limit, after, order)
-        return self._submit_call(request, body, model, sequence, call)
+        return found
 
     # Models, keys and sequences
 
@@ -331,7 +420,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall
     ) -> HttpCall:
         claim = _claim_of(request, sequence, is_new=call.is_new)
-        return self.context.submit(self._call_of(request, body, model, sequence, call, HttpCall, claim), body)
+        return self.context.submit(self._call_of(request, body, model, sequence, call, claim), body)
 
     def _call_of(
         self,
@@ -340,9 +429,9 @@ class ResponsesEndpoints(OpenAIEndpoints):
         model: ServedModel,
         sequence: str,
         call: ResponsesCall,
-        kind: type[AnyHttpCall],
         claim: StepClaim,
-    ) -> AnyHttpCall:
+        kind: type[HttpCall] = HttpCall,
+    ) -> HttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
         made = self.context.call_of(request, DIALECT, model, headers, OPENAI, kind=kind)
         if model.is_stateful:
@@ -351,6 +440,19 @@ class ResponsesEndpoints(OpenAIEndpoints):
         if self.comment_interval and asks_for_stream(body[call.history :]):
             made.comment_interval = self.comment_interval
         return made
+
+
+def _runs_of(context: EndpointContext) -> BackgroundRuns:
+    """Return the runs that this server has on all listeners."""
+    runs = BackgroundRuns()
+    context.work.append(runs)
+    return runs
+
+
+def _failure_of(refusal: StepRefused) -> Failure:
+    if refusal.status in (404, 410):
+        return Failure(404, "NotFound", str(refusal), "not_found")
+    return Failure(refusal.status, "InternalServerException", str(refusal))
 
 
 def _name_of(request: Request) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 #: A step may come earlier than its session's period says, by this share of the period.
-EARLY = 0.5
+EARLY = 0.25
 #: How many intervals are looked at; a load that needs more is so near to the limit that it counts as too much.
 _MOST_INTERVALS = 1_000
 

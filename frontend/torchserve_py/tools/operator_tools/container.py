@@ -8,6 +8,7 @@ platform    told by                            models
 ==========  =================================  =====================================================================
 SageMaker   the argument ``serve``             in ``/opt/ml/model``; none at first with ``SAGEMAKER_MULTI_MODEL=true``
 Vertex AI   a variable ``AIP_HTTP_PORT``       those of the image; the arguments are flags of the server
+Azure ML    a variable ``AZUREML_MODEL_DIR``   archives there or in its only folder, or the files of one model
 KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` says, in ``model-store``, or it is one
 none        none of these                      those of the image; the arguments are flags of the server
 ==========  =================================  =====================================================================
@@ -36,8 +37,8 @@ from torchserve_py.tools.operator_tools.sagemaker_variables import settings_of
 _COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
 _STORE: Final = "model_store"
 _PORTS: Final = 65535
-#: The name of the only model of an endpoint of SageMaker's.
-_SAGEMAKER_MODEL: Final = "model"
+#: The name of the only model where the platform gives it none.
+_ONLY_MODEL: Final = "model"
 #: What counts on every platform unless the configuration says otherwise.
 _DEFAULTS: Final = {"allowed_hosts": "*"}
 #: The host in the URL of an address, with what precedes it.
@@ -73,6 +74,8 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
         return _sagemaker(environ)
     if environ.get("AIP_HTTP_PORT"):
         return _vertex(arguments, environ)
+    if environ.get("AZUREML_MODEL_DIR"):
+        return _azure(Path(environ["AZUREML_MODEL_DIR"]), arguments)
     named = dict(each.split("=", 1) for each in arguments if each.startswith(_KSERVE_FLAGS))
     flags = [each for each in arguments if not each.startswith(_KSERVE_FLAGS)]
     models = Path(named.get("--model_dir", "/mnt/models"))
@@ -91,13 +94,13 @@ def _sagemaker(environ: Mapping[str, str]) -> Start:
         "disable_token_authorization": "true",
         "install_py_dep_per_model": "true",
         "health_route": "/ping",
-        **settings_of(environ, _SAGEMAKER_MODEL),
+        **settings_of(environ, _ONLY_MODEL),
     }
     if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
         several = {"default_workers_per_model": "1", **overrides, "enable_model_api": "true"}
         return Start(["--model-store", _STORE], None, several, _DEFAULTS)
     models = Path(environ.get("SM_MODEL_DIR", "/opt/ml/model"))
-    return Start(list(_models_in(models, _SAGEMAKER_MODEL)), None, overrides, _DEFAULTS)
+    return Start(list(_models_in(models, _ONLY_MODEL)), None, overrides, _DEFAULTS)
 
 
 def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
@@ -118,6 +121,14 @@ def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
         overrides["predict_route"] = predict
     flags = ["--model-store", _STORE, *(arguments or ("--models", "all"))]
     return Start(flags, None, overrides, {**_DEFAULTS, "service_envelope": "json"})
+
+
+def _azure(models: Path, arguments: Sequence[str]) -> Start:
+    entries = list(models.iterdir()) if models.is_dir() else []
+    if len(entries) == 1 and entries[0].is_dir():  # a registered folder keeps its name below the model's version
+        models = entries[0]
+    flags = [*_models_in(models, _ONLY_MODEL), *arguments]
+    return Start(flags, None, {"disable_token_authorization": "true"}, _DEFAULTS)
 
 
 def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Start:

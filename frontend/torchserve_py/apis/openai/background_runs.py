@@ -1,0 +1,244 @@
+"""Responses that are made in the background: this server's part of `ts.apis.openai.background_response`.
+
+A run claims a response, has it generated as a request of its own, and appends what comes in groups to the sequence of
+the response. A run that fails begins again; one that ended with its server begins again when the response is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from torchserve_py.core.jobs.call import Call, SequenceRequest
+from torchserve_py.core.jobs.job_observer import Account
+from torchserve_py.core.jobs.parts import JobFailed, Part
+from torchserve_py.core.serving.serving import ServedModel, Serving
+from torchserve_py.endpoints.sequences import NO_CLAIM, SequenceHeaders, StepClaim
+from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
+from ts.protocol.media_types import JSON
+
+logger = logging.getLogger(__name__)
+
+_COMPLETIONS: Final = "v1/chat/completions"
+#: Seconds between two appends, unless more text than this comes earlier: each append is a commit.
+_GROUP_SECONDS: Final = 0.25
+_GROUP_BYTES: Final = 16_384
+#: After how many seconds without text an append says that the run goes on; see `background_response.STALE`.
+_ALIVE_SECONDS: Final = 4.0
+#: How often a step is tried again, and how long to wait before it (seconds).
+_PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+#: How many runs in a row may bring nothing new.
+_MOST_FRUITLESS: Final = 5
+#: The least status of a failure for which the client is not to blame.
+_SERVERS_FAULT: Final = 500
+
+
+class StepRefused(Exception):
+    """A step of a response's sequence was refused for good; the status and the message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _RunFailed(Exception):
+    """A generation broke off, and may be made again."""
+
+
+class BackgroundResponse:
+    """A response that may be made in the background.
+
+    Args:
+        account: That of the client's key.
+    """
+
+    def __init__(
+        self,
+        response_id: str,
+        sequence: str,
+        model: ServedModel,
+        serving: Serving,
+        headers: SequenceHeaders,
+        account: Account | None,
+    ) -> None:
+        self.id = response_id
+        self._sequence = sequence
+        self._model = model
+        self._serving = serving
+        self._headers = headers
+        self._account = account
+
+    async def step(self, call: ResponsesCall, body: bytes = b"", request_id: str | None = None) -> dict[str, Any]:
+        """Run an operation on the response; try again while the worker or the store is away.
+
+        Raises StepRefused: it is refused, or was tried often enough.
+        """
+        for pause in (*_PAUSES, None):
+            claim = StepClaim(request_id, None, None) if request_id else NO_CLAIM
+            sequence = self._headers.of_values(f"{SEQUENCE_PREFIX}{self._sequence}", None, None, claim)
+            try:
+                part = await self._call(call, body, sequence).next()
+            except JobFailed as failed:
+                status, message = 503, failed.cause.name
+            else:
+                if part.error is None:
+                    answer: dict[str, Any] = json.loads(part.body)
+                    return answer
+                status, message = part.status, part.error
+            if pause is None or not (status >= _SERVERS_FAULT or status == 409):
+                raise StepRefused(status, message)
+            await asyncio.sleep(pause)
+        raise AssertionError("the last pause ends the loop")
+
+    def operation(self, name: str, starting_after: int = -1) -> ResponsesCall:
+        """Return an operation on the response."""
+        return ResponsesCall(name, self.id, starting_after=starting_after)
+
+    async def run(self, on_append: Callable[[], None]) -> None:
+        """Make the response, unless it has ended or another server makes it; ``on_append``: after each commit."""
+        fruitless, number, made = 0, 0, 0
+        while fruitless < _MOST_FRUITLESS:
+            work = await self.step(self.operation("claim_run"), json.dumps({"run": number}).encode())
+            if "wait" in work:
+                await asyncio.sleep(work["wait"])
+                continue
+            if "run" not in work:
+                return
+            fruitless = 0 if len(work["made"]) > made else fruitless
+            number, made = work["run"], len(work["made"])
+            try:
+                await self._generate(work, on_append)
+            except _RunFailed as failure:
+                fruitless += 1
+                logger.warning("The response %s is made again: %s", self.id, failure)
+                await asyncio.sleep(_PAUSES[fruitless])
+            else:
+                return
+        error = {"code": "server_error", "message": "The generation broke off again and again."}
+        await self._append(number, [], "given-up", {"error": error})
+        on_append()
+
+    async def _generate(self, work: dict[str, Any], on_append: Callable[[], None]) -> None:
+        call = self._call(ResponsesCall("run_response", self.id), json.dumps(work).encode(), self._own_sequence())
+        number = 0
+        try:
+            async for pieces, end in _groups(call):
+                answer = await self._append(work["run"], pieces, str(number), end)
+                number += 1
+                on_append()
+                if answer["over"]:
+                    return
+        finally:
+            call.cancel()
+
+    async def _append(self, run: int, pieces: list[Any], name: str, end: dict[str, Any] | None) -> dict[str, Any]:
+        body = json.dumps({"run": run, "pieces": pieces, "end": end}).encode()
+        return await self.step(self.operation("append_part"), body, f"{self.id}/{run}/{name}")
+
+    def _own_sequence(self) -> SequenceRequest:
+        """Return a sequence that has no other request than the generation."""
+        return self._headers.of_values("", None, True)
+
+    def _call(self, call: ResponsesCall, body: bytes, sequence: SequenceRequest) -> Call:
+        headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"), *sequence.headers)
+        made = Call(
+            headers, body, JSON, OPENAI, sequence=sequence, by_default=True, via="server", account=self._account
+        )
+        self._serving.submit(self._model, made)
+        return made
+
+
+async def _groups(call: Call) -> AsyncIterator[tuple[list[Any], dict[str, Any] | None]]:
+    """Yield what a generation brings, in groups, and finally how it has ended. Raises _RunFailed: it broke off."""
+    pieces: list[Any] = []
+    loop = asyncio.get_running_loop()
+    size, since, waiting = 0, loop.time(), None
+    try:
+        while True:
+            waiting = waiting or asyncio.ensure_future(_next(call))
+            patience = _GROUP_SECONDS if pieces else _ALIVE_SECONDS
+            await asyncio.wait((waiting,), timeout=max(0.0, since + patience - loop.time()))
+            if waiting.done():
+                part, waiting = waiting.result(), None
+                if part.error is not None:
+                    yield pieces, _failure(part.status, part.error)
+                    return
+                size += len(part.body)
+                lines = [json.loads(line) for line in bytes(part.body).splitlines()]
+                pieces += [line for line in lines if "end" not in line]
+                if not part.more:
+                    yield pieces, lines[-1]["end"]
+                    return
+            if size >= _GROUP_BYTES or loop.time() >= since + (_GROUP_SECONDS if pieces else _ALIVE_SECONDS):
+                yield pieces, None
+                pieces, size, since = [], 0, loop.time()
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+
+
+def _failure(status: int, message: str) -> dict[str, Any]:
+    """Return how a generation ends that is refused. Raises _RunFailed: it may be made again."""
+    if status >= _SERVERS_FAULT:
+        raise _RunFailed(message)
+    return {"error": {"code": "invalid_prompt", "message": message}}
+
+
+async def _next(call: Call) -> Part:
+    try:
+        return await call.next()
+    except JobFailed as failed:
+        raise _RunFailed(failed.cause.name) from None
+
+
+class BackgroundRuns:
+    """The runs of this server, and who waits for what they append."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._appended: dict[str, asyncio.Event] = {}
+
+    def ensure(self, response: BackgroundResponse) -> None:
+        """Make the response, unless this server does so already."""
+        if response.id not in self._tasks:
+            self._appended[response.id] = asyncio.Event()
+            self._tasks[response.id] = asyncio.create_task(self._run(response))
+
+    async def _run(self, response: BackgroundResponse) -> None:
+        try:
+            await response.run(lambda: self._notify(response.id))
+        except StepRefused as refusal:
+            logger.warning("The response %s cannot be made now: %s", response.id, refusal)
+        except Exception:
+            logger.exception("The response %s cannot be made now", response.id)
+        finally:
+            del self._tasks[response.id]
+            self._appended.pop(response.id).set()
+
+    def _notify(self, response_id: str) -> None:
+        appended, self._appended[response_id] = self._appended[response_id], asyncio.Event()
+        appended.set()
+
+    async def wait(self, response_id: str, seconds: float) -> None:
+        """Wait until something may have been appended to a response."""
+        appended = self._appended.get(response_id)
+        if appended is None:
+            await asyncio.sleep(seconds)
+            return
+        try:
+            await asyncio.wait_for(appended.wait(), seconds)
+        except TimeoutError:
+            pass  # another server may have appended
+
+    async def drain(self, limit: float) -> bool:
+        """End all runs: they begin again where they were, here or on another server."""
+        for task in self._tasks.values():
+            task.cancel()
+        return True
+
+    async def close(self) -> None:
+        """End what still runs."""
+        await self.drain(0)
