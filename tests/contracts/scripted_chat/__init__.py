@@ -16,7 +16,7 @@ CONFIG = """
     continuousBatching: true
     sequenceBatching: true
     sequenceMaxIdleMSec: 600000
-    maxNumSequence: 100
+    maxNumSequence: 10000
     openai: true
     handler:
       max_tokens: 400

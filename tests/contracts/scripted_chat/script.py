@@ -13,6 +13,7 @@ _SCRIPT: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("weather", "get_weather", "", {"city": "Paris"}),
     ("help", "transfer_to_expert", "", {}),
     ("Extract", "Person", "", _ADA),
+    ("Extract", "PartialPerson", "", _ADA),
     ("Extract", "final_result", "", _ADA),
     ("Extract", "", json.dumps(_ADA), {}),
     ("21 degrees", "", "It is 21 degrees in Paris.", {}),

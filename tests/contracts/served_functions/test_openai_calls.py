@@ -34,6 +34,16 @@ def test_values_that_change_nothing_are_no_mistake() -> None:
     assert call({}, **harmless).arguments == {"messages": []}
 
 
+def test_what_cannot_change_the_answer_is_ignored_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert call({}, prompt_cache_retention="24h", use_beam_search=False).arguments == {"messages": []}
+    assert len(caplog.messages) == 2
+    for name, value in (("use_beam_search", True), ("colour", 1), ("n", True), ("tool_choice", "required")):
+        with pytest.raises(InvalidValue, match=f"{name} has no effect"):
+            call({}, **{name: value})
+
+
 @pytest.mark.parametrize(
     ("result", "reason"),
     [

@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
 SEQUENCE_ID = "ts_request_sequence_id"
-COMPLETIONS = {"url_path": "v1/chat/completions"}
+CHAT = {"url_path": "v1/chat/completions"}
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +237,64 @@ def test_a_seed_decides_what_is_drawn(start: Callable[..., Server]) -> None:
     assert {answer("k", top_k=1), answer("p", top_p=1e-9)} == {greedy}
 
 
+def test_a_repeated_turn_is_drawn_anew_unless_its_conversation_has_a_seed(start: Callable[..., Server]) -> None:
+    server = start(temperature=1.5)
+    for body, count in ((FACTS[0], 2), ({"message": FACTS[0], "seed": 3}, 1)):
+        server.ask(body, "a")
+        log = server.logs()["a"]
+        server.context.sequence_cache.run({"a", *"bcdef"})
+        for fork in "bcdef":
+            server.context.sequence_cache[fork] = log
+        answers = {server.ask(FACTS[1], fork) for fork in "bcdef"}
+        assert len(answers) == 1 if count == 1 else len(answers) >= count
+        server.context.sequence_cache.pop("a")
+
+
+def test_several_answers_are_what_each_is_alone(start: Callable[..., Server]) -> None:
+    server = start()
+    asked = {"messages": [{"role": "user", "content": " ".join(FACTS * 2)}], "temperature": 1.5, "max_tokens": 6}
+    alone = [server.ask(asked | {"seed": seed}, **CHAT)["choices"][0]["message"]["content"] for seed in (7, 8, 9)]
+    whole = start().ask(asked | {"seed": 7, "n": 3}, **CHAT)
+    assert [choice["message"]["content"] for choice in whole["choices"]] == alone
+    assert (whole["usage"]["prompt_tokens"], whole["usage"]["completion_tokens"]) == (19, 18)
+    # A client that leaves takes all of them along.
+    server.send("gone", asked | {"n": 3, "max_tokens": 50}, **CHAT)
+    for _ in range(3):
+        server.step()
+    server.leave("gone")
+    server.handler.on_cancel(["gone"])
+    assert not server.handler.replies
+
+
+def test_sampling_by_min_p_and_penalties(start: Callable[..., Server]) -> None:
+    server = start()
+    asked = {"message": "remember cat=red", "max_tokens": 6, "seed": 1}
+    greedy = server.ask(asked | {"temperature": 0}, "a")["text"]
+    assert server.ask(asked | {"temperature": 1.5, "min_p": 1.0}, "b")["text"] == greedy
+    words = server.ask(asked | {"temperature": 0, "frequency_penalty": 2, "repetition_penalty": 2}, "c")["text"].split()
+    token = server.handler.text.encode("boat=red")[0]
+    assert set(server.ask(asked | {"logit_bias": {str(token): 100}}, "d")["text"].split()) == {"boat=red"}
+    assert len(set(words)) >= len(set(greedy.split()))
+
+
+def test_completions_of_several_prompts(start: Callable[..., Server]) -> None:
+    server, path = start(), {"url_path": "v1/completions"}
+    prompts = ["remember cat=red", server.handler.text.encode("recall cat")]
+    alone = [server.ask({"prompt": prompt}, **path)["choices"][0]["text"] for prompt in prompts]
+    whole = server.ask({"prompt": prompts}, **path)
+    assert [choice["text"] for choice in whole["choices"]] == alone
+    for body, message in (
+        ({}, "prompt is None"),
+        ({"prompt": [[1], "a", 3]}, "prompt is"),
+        ({"prompt": [10**6]}, "1000000 is no token of this model"),
+        ({"prompt": ["a"] * 65, "n": 2}, "128 answers are the most"),
+        ({"prompt": "a", "echo": True}, "echo is not supported"),
+    ):
+        status, text = server.ask(body, **path)
+        assert status == 400
+        assert message in text
+
+
 def test_what_ends_an_answer(start: Callable[..., Server]) -> None:
     server = start()
     drawn = {"message": "remember cat=red", "temperature": 1.5, "seed": 4}
@@ -269,10 +327,10 @@ def test_openai_completions(start: Callable[..., Server]) -> None:
     server = start()
     messages = [{"role": "user", "content": [{"type": "text", "text": "remember cat=red"}]}]
     asked = {"model": "chat", "messages": messages, "max_completion_tokens": 8, "temperature": 0, "n": 1}
-    whole = server.ask(json.dumps(asked).encode(), **COMPLETIONS)
+    whole = server.ask(json.dumps(asked).encode(), **CHAT)
     assert whole["choices"][0]["message"]["content"] == server.ask("remember cat=red", "a")
     assert (whole["object"], whole["model"], whole["usage"]["total_tokens"]) == ("chat.completion", "chat", 5 + 8)
-    server.send("stream", asked | {"stream": True, "stream_options": {"include_usage": True}}, **COMPLETIONS)
+    server.send("stream", asked | {"stream": True, "stream_options": {"include_usage": True}}, **CHAT)
     server.run()
     assert server.heads["stream"]["content-type"] == "text/event-stream"
     events = "".join(server.parts["stream"]).split("\n\n")
@@ -370,12 +428,13 @@ def test_a_token_that_the_model_does_not_have_fails_its_own_request(start: Calla
         ("logit_bias", {"cat": 5}),
         ("length_penalty", 0.5),
         ("modalities", ["audio"]),
+        ("response_format", {"type": "json_object"}),  # the tokenizer has whole words
         ("colour", 1),
     ],
 )
 def test_what_openai_has_and_this_has_not_is_named(start: Callable[..., Server], field: str, value: Any) -> None:
     asked = {"messages": [{"role": "user", "content": "a"}], field: value}
-    status, text = start().ask(asked, **COMPLETIONS)
+    status, text = start().ask(asked, **CHAT)
     assert (status, json.loads(text)["error"]["param"]) == (400, field)
 
 
