@@ -94,7 +94,7 @@ class Decoder:
         """Read some of the tokens that were not read yet; return the logits after the last one, where that was read.
 
         Args:
-            readings: The conversations, the oldest first. If there is no room for all of them, the youngest wait.
+            readings: All conversations that run, the oldest first. If there is no room for all, the youngest wait.
 
         Raises ValueError: the oldest one alone has more than `most_tokens`.
         """

@@ -492,6 +492,24 @@ def test_a_wrong_configuration_is_an_error_when_the_model_loads(
         start(**config)
 
 
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [(None, None), (7, 7), ("800MB", 800_000_000), ("1.5GiB", 3 << 29), ("2Gi", 1 << 31), ("5 k", 5000)],
+)
+def test_the_memory_of_a_worker_is_written_as_for_the_server(
+    modules: dict[str, ModuleType], value: Any, size: int | None
+) -> None:
+    assert sys.modules["chat_settings"]._bytes_in(value) == size
+
+
+def test_what_rests_takes_little_of_the_memory_of_the_host(start: Callable[..., Server]) -> None:
+    settings = start().handler.settings
+    assert settings.host_bytes_beside(torch.device("cpu")) == 0
+    assert 0 < settings.host_bytes_beside(torch.device("cuda")) <= 4 << 30
+    chosen = start(kv_host_bytes=5).handler.settings
+    assert chosen.host_bytes_beside(torch.device("cpu")) == chosen.host_bytes_beside(torch.device("cuda")) == 5
+
+
 def test_the_model_describes_itself(start: Callable[..., Server]) -> None:
     server = start()
     server.send("running", FACTS[0], "a")

@@ -201,6 +201,23 @@ def test_more_conversations_than_there_is_room_for_take_turns(decoders: ModuleTy
     assert len(finished) == 4
 
 
+def test_memory_alone_limits_how_many_are_answered_at_a_time(decoders: ModuleType, llama: Any) -> None:
+    play = Conversations(decoders, llama, 400, 512)
+    readings = [play.begin([word % WORDS, 2, 3], 3) for word in range(64)]
+    play.step()
+    assert all(len(reading.tokens) == 4 for reading in readings)
+
+
+def test_a_conversation_that_stays_is_not_copied(decoders: ModuleType, llama: Any) -> None:
+    play = Conversations(decoders, llama, 400, 512)
+    readings = [play.begin([word] * 40, 8) for word in range(3)]
+    play.step()
+    before = [tensor.data_ptr() for reading in readings for tensor in reading._place.key_values]
+    for _ in range(6):  # up to the capacity of their places
+        play.step()
+    assert [tensor.data_ptr() for reading in readings for tensor in reading._place.key_values] == before
+
+
 def test_one_that_fits_nowhere_is_refused(decoders: ModuleType, llama: Any) -> None:
     play = Conversations(decoders, llama, 5, 100)
     assert play.decoder.most_tokens == 48, "it has two places while it moves to the larger one"
