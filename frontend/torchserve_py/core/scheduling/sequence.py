@@ -151,6 +151,8 @@ class SequenceLane(Lane[Sequence]):
         items = self.items
         while items and len(jobs) < room:
             sequence = self.first() if only is None else only
+            if not sequence.in_flight and self.running == self.most_running:
+                sequence = next(iter(items))  # a job that joins one in flight is there, even if another has a deadline
             if not sequence.in_flight:
                 if self.running == self.most_running:
                     break
