@@ -151,6 +151,7 @@ class Decoder:
             reading._place = self._places.take(capacity)
             # The last token is always read, for its logits.
             reading.read = self.prefixes.copy_longest(reading.tokens[:-1], reading._place.key_values)
+            reading._place.clear(reading.read)
             reading.kept = reading.read if reading.kept is None else reading.kept
         elif reading._place.capacity < capacity:
             reading._place = self._places.move(reading._place, capacity, reading.read)
@@ -215,6 +216,7 @@ class Decoder:
         if not why:
             model.set_attn_implementation(NAME)
             place = self._places.take(capacity_for(1))
+            place.clear(0)
             step = PackedStep([Part(place, 0, 1, 1)], model.device)
             try:
                 self._run(step, [0], [0], [0])

