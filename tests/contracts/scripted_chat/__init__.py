@@ -2,6 +2,7 @@
 
 import shutil
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -54,7 +55,7 @@ def make_folder(folder: Path) -> Path:
     (chat / "chat_handler.py").rename(chat / "chat_base.py")
     shutil.copy(Path(__file__).with_name("script.py"), chat / "chat_handler.py")
     (chat / "model-config.yaml").write_text(textwrap.dedent(CONFIG))
-    words = _tokenizer()
+    words = byte_tokenizer()
     words.save_pretrained(chat / "model")
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -71,7 +72,8 @@ def make_folder(folder: Path) -> Path:
     return chat
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def byte_tokenizer(specials: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose tokens are bytes, with further special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -79,6 +81,6 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
+        additional_special_tokens=["<|im_start|>", *specials],
         chat_template=TEMPLATE,
     )
