@@ -40,7 +40,9 @@ COLUMNS = {
 
 
 def functions_of(file: str) -> list[str]:
-    return [name for name in re.findall(r"^def (\w+)", (HERE / f"{file}.py").read_text(), re.M) if name[0] != "_"]
+    return [
+        name for name in re.findall(r"^def (\w+)", (HERE / f"{file}.py").read_text(), re.M) if name in COLUMNS.values()
+    ]
 
 
 def table() -> list[str]:
