@@ -22,8 +22,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds that an entry waits for others that are logged with it: each flush costs as much as some dozen lines.
-FLUSH_DELAY: Final = 0.04
+#: Seconds that an entry waits for others that are logged with it.
+FLUSH_DELAY: Final = 0.02
 
 #: Names of the loggers whose handlers can all write batches.
 TAKES_BATCHES: Final[set[str]] = set()

@@ -33,7 +33,7 @@ MakeLines: TypeAlias = Callable[[str, MetricsPlan], MetricLines]
 MakeHandlerMetrics: TypeAlias = Callable[[str, Iterable[str], MetricsPlan, MetricLines], HandlerMetrics]
 
 #: Seconds that a record waits for others that are added up with it.
-FOLD_DELAY: Final = 0.04
+FOLD_DELAY: Final = 0.02
 
 
 class ModelFamilies(Protocol):
