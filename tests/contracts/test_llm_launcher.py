@@ -69,11 +69,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
 
 
 def test_the_flags_reach_the_engine(server: Launched) -> None:
-    (model,) = server.client.models.list()
-    assert model.id == "tiny/llm"
+    model, own = server.client.models.list()
+    assert (model.id, own.id) == ("tiny/llm", "model")
     assert model.model_dump()["options"] == {
         "model": "tiny/llm",
-        "served_model_name": ["tiny/llm"],
+        "served_model_name": ["tiny/llm", "model"],
         "max_num_seqs": 256,
         "max_model_len": 64,
         "tensor_parallel_size": 1,

@@ -18,7 +18,7 @@ PATIENCE: Final = 60.0
 #: Refusals that pass: the server has not run the request, and says when to send it again.
 _PASSING: Final = frozenset((429, 503))
 #: Names of models that stand for other things in paths: these models are at ``/predictions`` only.
-_TAKEN: Final = frozenset(("invocations", "live", "models", "ping", "ready", "workflows"))
+_TAKEN: Final = frozenset(("health", "invocations", "live", "models", "ping", "ready", "workflows"))
 #: What servers say of a path that means nothing: this one, and TorchServe's.
 _NO_PATH: Final = ("Nothing has the path ", "Requested resource is not found")
 _SEQUENCE: Final = "ts_request_sequence_id"

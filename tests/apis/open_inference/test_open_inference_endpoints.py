@@ -114,7 +114,6 @@ async def test_documents_are_openapi(start, path):
     ("method", "path", "status", "error"),
     [
         ("GET", "/v2/nothing", 404, "Not Found"),
-        ("GET", "/v2/models", 404, "Not Found"),
         ("GET", "/v2/models/noop/what", 404, "Not Found"),
         ("GET", "/v2/repository", 404, "Not Found"),
         ("POST", "/v2", 405, "Method Not Allowed"),

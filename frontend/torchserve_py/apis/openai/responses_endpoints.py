@@ -132,11 +132,12 @@ class ResponsesEndpoints(OpenAIEndpoints):
         one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
         response = "/v1/responses/{response_id}"
         yield self._route("POST", "/v1/responses", "create_response", "A response to a turn", self._create_response)
-        yield self._route(
+        counting = self._route(
             *("POST", "/v1/responses/input_tokens", "count_input_tokens"),
             "How many tokens a request has",
             partial(self._create_response, operation="count_input_tokens"),
         )
+        yield replace(counting, applies=lambda request, values: True)  # it is no id of a response
         yield self._route(
             "GET", response, "get_response", "A response that is kept, or its events", take=self._get_response
         )

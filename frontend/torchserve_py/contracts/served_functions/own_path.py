@@ -4,7 +4,7 @@ from typing import Final
 from urllib.parse import quote
 
 #: What the server answers requests with any method at, whatever models are called.
-TAKEN: Final = frozenset({"invocations", "live", "ping", "ready"})
+TAKEN: Final = frozenset({"health", "invocations", "live", "ping", "ready"})
 
 
 def own_path(name: str) -> str:
