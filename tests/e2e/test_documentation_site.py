@@ -99,6 +99,13 @@ def test_every_document_is_a_page_that_the_search_finds(site: Path) -> None:
     assert json.loads(opened.removeprefix("var __index = ")) == index
 
 
+def test_a_file_for_programs_names_every_page_and_what_it_is_about(site: Path) -> None:
+    named = re.findall(r"^- \[(.+)\]\(([^)]+)\): \S.*[^.:]\.?$", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert all((site / place).is_file() for _, place in named)
+    written = {str(path.relative_to(ROOT / "docs").with_suffix(".html")) for path in ROOT.glob("docs/**/*.md")}
+    assert written <= {place for _, place in named}
+
+
 @pytest.mark.parametrize("name", ["inference", "management", "metrics", "open-inference"])
 def test_the_reference_has_every_operation_of_the_server(site: Path, name: str) -> None:
     document = json.loads((site / "api" / f"{name}.json").read_text())
