@@ -121,6 +121,8 @@ def send_requests(server: RunningServer, stop: threading.Event) -> None:
         server.predict("adding", "1", sequence=sequence, headers=last)
         if number % 10 == 0:
             server.predict("adding", "not a number")
+            late = {"ts_request_deadline_ms": "0.001", "ts_request_sequence_end": "true"}
+            server.predict("adding", "1", sequence=f"late{number}", headers=late)
             server.predict("unknown", "1")
 
 
@@ -232,7 +234,7 @@ def test_prometheus_takes_the_rules_and_they_raise_what_the_load_deserves(scene:
     health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
     assert set(health.values()) == {"ok"}, health
     active = {alert["labels"]["alertname"] for alert in scene.prometheus.get("alerts")["alerts"]}
-    deserved = {"ModelFails", "ModelFailsSlowly", "RequestsFail"}
+    deserved = {"DeadlinesMissed", "ModelFails", "ModelFailsSlowly", "RequestsFail"}
     assert active <= {*deserved, "HostMemoryFull", "DiskFull", "RequestsWaitLong"}
     eventually(
         lambda: scene.prometheus.values('ALERTS{alertname="ModelFails", alertstate="firing"}'),
