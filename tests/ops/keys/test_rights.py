@@ -326,19 +326,20 @@ class GrpcListeners:
         return [*(len(each.calls) for each in self.registry.registered), *self.registry.requests]
 
     async def call(self, kind: str, path: str, metadata: Sequence[tuple[str, str]], name: str) -> Called:
-        for _ in range(100):
-            called, details = await self._call_once(kind, path, metadata, name)
+        for attempt in range(100):
+            called, details = await self._call_once(kind, path, metadata, name, attempt / 1000)
             if "Internal error from Core" not in details:  # grpcio's own, if a call ends just as it sends
                 break
         return called
 
     async def _call_once(
-        self, kind: str, path: str, metadata: Sequence[tuple[str, str]], name: str
+        self, kind: str, path: str, metadata: Sequence[tuple[str, str]], name: str, pause: float
     ) -> tuple[Called, str]:
         call = self.channels[kind].stream_stream(path)(metadata=metadata, timeout=180)
         method = SERVICES.get(path)
         answer = b""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await asyncio.sleep(pause)
             await call.write(b"" if method is None else about(GetMessageClass(method.input_type)(), name))
             await call.done_writing()
             while (message := await call.read()) is not grpc.aio.EOF:
