@@ -27,8 +27,19 @@ NAMED_IN_BODY: Final = frozenset(("v1/completions", "v1/chat/completions", "v1/e
 OWN_SEGMENTS: Final = frozenset(
     (
         *("", "api-description", "console", "deployment", "development", "docs", "drain", "environments"),
-        *("explanations", "favicon.ico", "healthz", "hot-reload", "invocations", "invocations-bidirectional-stream"),
-        *("live", "metrics", "models", "openapi.json", "openpi", "ping", "predictions", "production", "ready"),
+        *("execution-parameters", "explanations", "favicon.ico", "health", "healthz", "hot-reload", "invocations"),
+        *(
+            "invocations-bidirectional-stream",
+            "live",
+            "metrics",
+            "models",
+            "openapi.json",
+            "openpi",
+            "ping",
+            "predictions",
+            "production",
+            "ready",
+        ),
         *("sequences", "token", "v1", "v2", "wfpredict", "workflows"),
     )
 )
