@@ -187,6 +187,7 @@ class Dispatcher(CallOwner):
                     logger.exception("A result of request %s could not be passed on.", job_id)
                     self._give_up(job, now, more=more)
         finally:
+            now = self.now()  # a reader may have submitted another call meanwhile
             if self._moving:
                 self._move(arrived, now)
             if arrived:

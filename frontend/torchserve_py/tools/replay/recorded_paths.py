@@ -28,19 +28,8 @@ OWN_SEGMENTS: Final = frozenset(
     (
         *("", "api-description", "console", "deployment", "development", "docs", "drain", "environments"),
         *("execution-parameters", "explanations", "favicon.ico", "health", "healthz", "hot-reload", "invocations"),
-        *(
-            "invocations-bidirectional-stream",
-            "live",
-            "metrics",
-            "models",
-            "openapi.json",
-            "openpi",
-            "ping",
-            "predictions",
-            "production",
-            "ready",
-        ),
-        *("sequences", "token", "v1", "v2", "wfpredict", "workflows"),
+        *("invocations-bidirectional-stream", "live", "metrics", "models", "openapi.json", "openpi", "ping"),
+        *("predictions", "production", "ready", "sequences", "token", "v1", "v2", "wfpredict", "workflows"),
     )
 )
 #: The paths of Trusses, and how each is called.

@@ -36,6 +36,7 @@ from torchserve_py.tools.replay.replay_requests import ReplayRequest, request_of
 from torchserve_py.tools.replay.senders import USER_AGENT, NoAnswer, NotConnected, ReplaySender, SentAnswer
 from torchserve_py.tools.replay.sequence_names import SequenceNames
 from torchserve_py.versions.traffic.answer_comparison import Comparison
+from ts.apis.openai.openai_calls import FORK_HEADER
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 
 #: The members of answers that tell one answer, or one server, from others.
@@ -44,7 +45,7 @@ _OWN_MEMBERS: Final[Mapping[str, Sequence[str]]] = {
     OPEN_INFERENCE_REST: ("id", "model_version"),
     OPEN_INFERENCE_GRPC: ("id", "model_version"),
     _OPENAI: ("id", "created", "system_fingerprint"),
-    RESPONSES: ("created_at", "response.created_at"),
+    RESPONSES: ("created_at", "completed_at", "response.created_at", "response.completed_at"),
 }
 #: Why a recorded request has not run. After any other cause nobody knows, so its sequence cannot be followed further.
 _HAS_NOT_RUN: Final = frozenset(
@@ -132,14 +133,15 @@ class _Followed:
         "lost",
         "names",
         "outages",
-        "step",
+        "steps",
     )
 
     def __init__(self, recorded_id: str, fresh_id: str, generation: str | None) -> None:
         self.names = SequenceNames(recorded_id, fresh_id)
         self.generation = generation
-        #: The number of the latest step, if steps are numbered, and how many lines of the journal before it were lost.
-        self.step: int | None = None
+        #: The number of the latest step, if steps are numbered, by recorded sequence: forks belong to what they fork.
+        self.steps: dict[str, int] = {}
+        #: How many lines of the journal before the latest step were lost.
         self.lost: int | None = None
         #: Whether an answer has differed, so that those after it may differ for that reason.
         self.has_differed = False
@@ -161,6 +163,8 @@ class Replay:
         self._run_id = uuid.uuid4().hex[:12]
         self._count = 0
         self._sequences: dict[tuple[str, str], _Followed] = {}
+        #: Requests that were answered by the record of a fork, which is still to come.
+        self._forking: list[JournalRecord] = []
         self._room = asyncio.Semaphore(plan.at_once)
         self._outages = 0
         #: What was found so far.
@@ -238,8 +242,13 @@ class Replay:
         """Begin to send a request, or count why it is not sent; then give its room back."""
         followed = None
         try:
+            record = self._as_asked(record)
             followed = self._followed(record)
             self._check_whole(record, place, followed)
+            if FORK_HEADER in record["answer_headers"]:
+                self._forking.append(record)
+                self._room.release()
+                return
             fresh_id = None if followed is None else followed.names.fresh_id
             if record["model"] in self._refused:
                 raise NotReplayable("the server has no such model, or refuses it to this key")
@@ -275,19 +284,39 @@ class Replay:
             self._sequences[key] = followed
         return followed
 
+    def _as_asked(self, record: JournalRecord) -> JournalRecord:
+        """Return a record as its client has asked for it.
+
+        A request that forks a response has two: of a look at what it forks, which has the body that was sent, and of
+        a sequence of its own, whose body has the history as well. The fork is followed together with what it forks.
+        """
+        if record["protocol"] != RESPONSES or not record["sequence_opens"]:
+            return record
+        model, form = record["model"], record["body_form"]
+        for asked in self._forking:
+            is_of_it = asked["model"] == model and asked["body_form"] == form
+            if is_of_it and str(record["body"]).endswith(str(asked["body"])):
+                self._forking.remove(asked)
+                forked = self._sequences[model, str(asked["sequence"])]
+                self._sequences[model, str(record["sequence"])] = forked
+                fork: JournalRecord = {**record, "body": asked["body"], "sequence_opens": False}
+                return fork
+        return record
+
     def _check_whole(self, record: JournalRecord, place: RecordPlace, followed: _Followed | None) -> None:
         """Check that the request had an answer, and that no step of its sequence before it is missing.
 
         Raises NotReplayable.
         """
         if followed is not None:
-            step = record["step"]
+            step, sequence = record["step"], str(record["sequence"])
+            before = followed.steps.get(sequence)
             if step is None and not followed.broken and followed.lost not in (None, place.lost):
                 followed.broken = "a damaged line before it may be a step of its sequence"
             if step is not None and record["cause"] not in _HAS_NOT_RUN:
-                if not followed.broken and followed.step is not None and step > followed.step + 1:
+                if not followed.broken and before is not None and step > before + 1:
                     followed.broken = "a step before it in its sequence is not in the journal"
-                followed.step = max(step, followed.step or 0)
+                followed.steps[sequence] = max(step, before or 0)
             followed.lost = place.lost
             if followed.broken:
                 raise NotReplayable(followed.broken)
