@@ -8,7 +8,7 @@ from pocketsphinx import Decoder
 from ts import serve
 from ts.service import PredictionException
 
-PHRASE, THRESHOLD = "open sesame", 1e-50  # a smaller threshold hears it more often, also where it is not
+PHRASE, THRESHOLD = "open sesame", 1e-70  # a smaller threshold hears it more often, also where it is not
 RATE, BYTES = 16_000, 2
 KEPT = int(1.5 * RATE) * BYTES
 QUIET = bytes(RATE // 4 * BYTES)  # the search wants a pause on both sides of the phrase
