@@ -5,9 +5,10 @@ Over gRPC the client waits until the deadline of the call; the other headers are
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.endpoints.client_call import HttpCall
@@ -29,8 +30,10 @@ _DROPS: Final = {None: False, "run": False, "drop": True}
 #: What a time must be less than (milliseconds): more than a day.
 MOST_MILLISECONDS: Final = 100_000_000
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,8}(\.[0-9]{1,3})?")
-#: The headers of which a request must have one for `read_time_limits` to find anything.
-TIME_KEYS: Final = frozenset(name.encode() for name in (*_TIMEOUT_HEADERS, DEADLINE, PERIOD))
+#: The names of which a request must have one for `read_deadline` to find anything, and those of headers for
+#: `read_time_limits`.
+DEADLINE_NAMES: Final = frozenset((DEADLINE, PERIOD, LATE, DEGRADE))
+TIME_KEYS: Final = frozenset(name.encode() for name in (*_TIMEOUT_HEADERS, *DEADLINE_NAMES))
 
 
 def read_time_limits(call: HttpCall) -> None:
@@ -40,17 +43,26 @@ def read_time_limits(call: HttpCall) -> None:
     """
     request = call.request
     call.answer_in = _seconds_left(request)
-    waited = request.connection.loop.time() - request.arrived
-    read_deadline(call, request.headers.get, "Header", waited)
+    if call.timing is None:  # else the body has named it
+        read_deadline(call, request.headers.get, "Header", seconds_since(request))
 
 
-def read_deadline(call: Call, named: Callable[[str], str | None], place: str, waited: float = 0.0) -> None:
+def seconds_since(request: Request) -> float:
+    """Return how many seconds ago the head of a request came."""
+    return request.connection.loop.time() - request.arrived
+
+
+def read_deadline(
+    call: Call, named: Callable[[str], str | None], place: str, waited: float = 0.0, *, is_session: bool = False
+) -> None:
     """Give a call its deadline, if it has one.
 
     Args:
         named: Returns the value of a name, None if there is none.
         place: Where the values come from, for messages.
         waited: How many seconds the step has taken so far.
+        is_session: Whether the call stands for those of a session, whose steps may name deadlines of their own. If it
+            only says what becomes of late ones, its deadline is infinite.
 
     Raises EndpointError: a value is not one of those that its name can have.
     """
@@ -61,8 +73,25 @@ def read_deadline(call: Call, named: Callable[[str], str | None], place: str, wa
     if late not in _DROPS:
         raise bad_request(f"{place} {LATE}: {late!a} is not drop or run, which a step that cannot be in time can do.")
     degrades = is_marked(f"{place} {DEGRADE}", named(DEGRADE))
-    if within is not None:
+    if within is None and is_session and late is not None and not degrades:
+        within = math.inf
+    if within is None:
+        if late is not None or degrades:
+            raise bad_request(
+                f"{place} {LATE if late is not None else DEGRADE} needs {DEADLINE} or {PERIOD} beside it."
+            )
+    else:
         call.keep_time(within, waited=waited, drops=_DROPS[late], period=period, degrades=degrades)
+
+
+def deadline_in(parameters: Mapping[str, Any]) -> Callable[[str], str | None]:
+    """Return what returns the value of a name among the parameters of Open Inference, for `read_deadline`."""
+
+    def named(name: str) -> str | None:
+        value = parameters.get(name)
+        return None if value is None else str(value)
+
+    return named
 
 
 def _seconds(place: str, name: str, text: str | None) -> float | None:
@@ -88,6 +117,5 @@ def _seconds_left(request: Request) -> float | None:
                 raise bad_request(
                     f"Header {name}: {text!a} is not a time; it must be a whole number of milliseconds, 0 for no limit."
                 )
-            waited = request.connection.loop.time() - request.arrived
-            return max(0.0, int(digits) / 1e3 - waited) if int(digits) else None
+            return max(0.0, int(digits) / 1e3 - seconds_since(request)) if int(digits) else None
     return None

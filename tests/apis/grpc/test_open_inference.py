@@ -182,6 +182,20 @@ async def test_the_deadline_of_a_call_is_how_long_its_client_waits(start):
     assert for_ever is None
 
 
+async def test_a_parameter_is_the_deadline_of_a_step(start):
+    serving = await start(answering(FakeModel()))
+    parameters = {"ts_request_period_ms": {"int64_param": 20}, "ts_request_degrade": {"bool_param": True}}
+    await stub(serving).ModelInfer(infer_request(parameters=parameters))
+    timing = serving.registry.model.calls[0].call.timing
+    assert (timing.within, timing.period, timing.drops, timing.degrades) == (0.02, 0.02, False, True)
+    error = await failure(stub(serving).ModelInfer(infer_request(parameters={"ts_request_late": text("drop")})))
+    assert (error.code(), "ts_request_late needs" in error.details()) == (StatusCode.INVALID_ARGUMENT, True)
+
+
+def text(value):
+    return {"string_param": value}
+
+
 async def test_a_priority_is_how_urgent_a_request_is(start):
     serving = await start(answering(FakeModel()))
     for value in ({"uint64_param": 2**64 - 1}, {"int64_param": 1}, {"int64_param": 0}, {}):

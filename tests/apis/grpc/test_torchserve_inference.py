@@ -310,6 +310,16 @@ async def test_a_client_that_stops_reading_is_given_up(start):
     call.cancel()
 
 
+async def test_entries_of_the_input_are_the_deadline_of_a_step(serving):
+    serving.registry.model.behave = lambda call: call.part(b"x")
+    entries = {"ts_request_deadline_ms": b"40", "ts_request_late": b"drop"}
+    await serving.inference.Predictions(request(data=b"x", **entries))
+    timing = serving.registry.model.calls[0].call.timing
+    assert (timing.within, timing.drops, timing.period) == (0.04, True, None)
+    error = await failure(serving.inference.Predictions(request(data=b"x", ts_request_degrade=b"true")))
+    assert "ts_request_degrade needs" in error.details()
+
+
 async def test_an_input_says_how_urgent_a_request_is(serving):
     serving.registry.model.behave = echo
     await serving.inference.Predictions(request(data=b"x", ts_request_priority=b"3"))

@@ -63,6 +63,22 @@ async def test_binary_frames(live: Open) -> None:
     assert json.loads(failed[8:])["cause"] == "handler_error"
 
 
+async def test_a_session_says_what_becomes_of_late_steps_and_each_step_when_it_is_due(live: Open) -> None:
+    session = await live(stateful(), path="?content_type=text/plain&late=drop")
+    await session.send(body="a", deadline_ms=40)
+    await session.send(body="b")
+    assert [(await session.receive())["step"] for _ in range(2)] == [1, 2]
+    timed, patient = (each.call.timing for each in session.model.calls)
+    assert timed is not None
+    assert (timed.within, timed.drops, patient) == (0.04, True, None)
+    session = await live(stateful(), path="?content_type=text/plain&period_ms=20&late=drop")
+    await session.send(body="a")
+    await session.send(body="b", deadline_ms=500)
+    assert [(await session.receive())["step"] for _ in range(2)] == [1, 2]
+    timings = [each.call.timing for each in session.model.calls]
+    assert [(each.within, each.period) for each in timings if each is not None] == [(0.02, 0.02), (0.5, 0.02)]
+
+
 async def test_parts_of_streams_errors_and_answers_come_in_the_order_of_steps(live: Open) -> None:
     model = stateful()
     model.behave = lambda call: None

@@ -156,6 +156,40 @@ async def test_a_request_may_say_how_long_it_waits(serving):
         assert (answer.status, "microseconds" in answer.json()["error"]) == (400, True)
 
 
+async def test_a_parameter_is_the_deadline_of_a_step(serving):
+    answer = await serving.request("POST", INFER, data=_timed(ts_request_deadline_ms=40, ts_request_late="drop"))
+    timing = serving.registry.model.calls[-1].call.timing
+    assert (answer.status, timing.within, timing.drops, timing.period) == (200, 0.04, True, None)
+    assert timing.waited > 0, "its time began with the head of the request"
+    await serving.request("POST", INFER, data=_timed(ts_request_period_ms=20.5, ts_request_degrade=True))
+    timing = serving.registry.model.calls[-1].call.timing
+    assert (timing.within, timing.period, timing.degrades) == (0.0205, 0.0205, True)
+    headers = {"ts_request_deadline_ms": "9"}
+    await serving.request("POST", INFER, data=_timed(ts_request_deadline_ms=40), headers=headers)
+    assert serving.registry.model.calls[-1].call.timing.within == 0.04, "the body says it of this request"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"ts_request_deadline_ms": 0}, "ts_request_deadline_ms: '0' is not a time"),
+        ({"ts_request_deadline_ms": "soon"}, "ts_request_deadline_ms: 'soon' is not a time"),
+        ({"ts_request_late": "drop"}, "ts_request_late needs ts_request_deadline_ms or ts_request_period_ms"),
+        ({"ts_request_degrade": True}, "ts_request_degrade needs ts_request_deadline_ms or ts_request_period_ms"),
+    ],
+)
+async def test_a_parameter_of_a_deadline_that_means_nothing_is_refused(serving, parameters, why):
+    answer = await serving.request("POST", INFER, data=_timed(**parameters))
+    assert (answer.status, why in answer.json()["error"]) == (400, True)
+    headers = {name: str(value) for name, value in parameters.items()}
+    answer = await serving.request("POST", INFER, data=b'{"inputs": []}', headers=headers)
+    assert (answer.status, why in answer.json()["error"]) == (400, True)
+
+
+def _timed(**parameters):
+    return json.dumps({"inputs": [], "parameters": parameters}).encode()
+
+
 async def test_a_request_may_say_how_urgent_it_is(serving):
     for priority, submitted in ((1, 1), (2**64 - 1, 2**64 - 1), (0, 0), (None, 0)):
         body = json.dumps({"inputs": [], "parameters": {"priority": priority}}).encode()

@@ -239,3 +239,11 @@ def test_the_batches_of_other_work_are_so_short_that_no_guarantee_is_broken():
     for name in "stu":
         play.submit(f"{name}1", name)
     assert play.answer("x1") == ["w1 <- s1 t1"]
+
+
+def test_where_jobs_join_running_ones_a_period_is_a_deadline_and_nothing_is_promised():
+    play = measured(Play(sequences(batch_size=1, continuous=True)), 30.0)
+    assert play.submit("a1", "a", timing=session()) == ["w1 <- a1"]
+    assert play.submit("b1", "b", timing=session()) == []
+    assert play.answer("a1") == ["w1 <- b1"]
+    assert play.job("b1").timing.is_degraded

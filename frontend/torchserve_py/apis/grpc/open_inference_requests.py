@@ -20,7 +20,7 @@ from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter
 from torchserve_py.endpoints.sequences import SequenceHeaders
-from torchserve_py.endpoints.time_limits import DEADLINE, PERIOD, read_deadline
+from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, deadline_in, read_deadline
 from torchserve_py.net.http2.rpc import Rpc
 from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of
@@ -155,9 +155,8 @@ class OpenInferenceJobs:
             client=client_of(rpc),
             account=account,
         )
-        if DEADLINE in request.parameters or PERIOD in request.parameters:
-            parameters = request.parameters
-            read_deadline(call, lambda name: str(parameters[name]) if name in parameters else None, "Parameter")
+        if not DEADLINE_NAMES.isdisjoint(request.parameters):
+            read_deadline(call, deadline_in(request.parameters), "Parameter")
         call.received(rpc, dialect, model, version)
         self.serving.submit(model, call)
         return call

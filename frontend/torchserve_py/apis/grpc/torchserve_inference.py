@@ -25,7 +25,7 @@ from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request, failure_of
 from torchserve_py.endpoints.requests import PRIORITY_HEADER, priority_in_text
 from torchserve_py.endpoints.sequences import SequenceHeaders, StepClaim, is_marked
-from torchserve_py.endpoints.time_limits import DEADLINE, PERIOD, read_deadline
+from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, read_deadline
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http2.rpc import Rpc
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of
@@ -184,7 +184,7 @@ class InferenceService:
             client=client_of(rpc),
             account=account,
         )
-        if DEADLINE in request.input or PERIOD in request.input:
+        if not DEADLINE_NAMES.isdisjoint(request.input):
             read_deadline(call, lambda name: _text(request, name), "Input")
         call.received(rpc, DIALECT, model, version)
         self._serving.submit(model, call)

@@ -63,11 +63,14 @@ class StepTemplate(NamedTuple):
 
     def _keep_time(self, call: Call, step: LiveStep) -> None:
         """Give a step its own deadline, or that of the session, if there is one."""
-        if self.call.timing is not None:
-            call.timing = replace(self.call.timing)
-            call.timing.within = step.deadline or call.timing.within
-        elif step.deadline is not None:
-            call.keep_time(step.deadline)
+        timing = self.call.timing
+        within = step.deadline or (math.inf if timing is None else timing.within)
+        if within == math.inf:
+            return
+        if timing is None:
+            call.keep_time(within)
+        else:
+            call.timing = replace(timing, within=within)
 
     def submit(
         self,

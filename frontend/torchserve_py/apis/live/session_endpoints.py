@@ -79,7 +79,7 @@ class SessionEndpoints(Endpoints):
             client=request.connection.client,
             account=account,
         )
-        read_deadline(common, partial(_named, request), "Header")
+        read_deadline(common, partial(_named, request), "Header", is_session=True)
         return StepTemplate(self.serving, self.settings, self._headers, model, version, common)
 
     async def serve(

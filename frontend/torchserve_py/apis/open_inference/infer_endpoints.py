@@ -1,11 +1,12 @@
 """Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
 
 The worker decodes the request and encodes the response. This endpoint, a hot path, only reads the parameters that name
-a sequence of a stateful model, a time limit or a priority.
+a sequence of a stateful model, a time limit, a deadline or a priority.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter, priority_of
 from torchserve_py.endpoints.routing import AfterBody, EndpointContext
 from torchserve_py.endpoints.sequences import SequenceHeaders
+from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, deadline_in, read_deadline, seconds_since
 from torchserve_py.net.http1.request import Request
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
@@ -34,7 +36,9 @@ ENDPOINTS: Final = (INFER, "infer_stream", "generate", "generate_stream")
 _ENDPOINT: Final = ":endpoint"
 _PARAMETERS: Final = "parameters"
 TIMEOUT: Final = "timeout"
-_URGENT_MEMBERS: Final = (b'"timeout"', f'"{PRIORITY}"'.encode())
+#: What the body of a request has that limits its time, or is urgent: how the members begin.
+_URGENT_MEMBERS: Final = (b'"timeout"', f'"{PRIORITY}"'.encode(), b'"ts_request_')
+_NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 _LOOKED_INTO: Final = 64 * 1024
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _LENGTH_NAME: Final = _LENGTH_HEADER.lower().encode()
@@ -77,14 +81,16 @@ class OpenInferenceCalls:
                 headers = tuple(pair for pair in headers if pair[0].lower() != _LENGTH_NAME)
                 headers += ((_LENGTH_NAME, str(size).encode()),)
                 dialect = SharedMemoryDialect(endpoint, self._memory, outputs) if outputs else dialect
-        expires_in, priority = _urgency(body, size)
-        priority = priority or priority_of(request)
+        urgency = _urgency(body, size)
         sequence = self._sequence(request, model, body, size) if model.is_stateful else None
         if sequence is not None:
             headers += sequence.headers
         context = self._context
         call = HttpCall(request, context.responses, dialect, model, version, headers, protocol=OPEN_INFERENCE_REST)
-        call.sequence, call.priority, call.expires_in = sequence, priority, expires_in
+        call.sequence, call.expires_in = sequence, seconds_of(urgency.get(TIMEOUT))
+        call.priority = priority_in_parameter(urgency.get(PRIORITY)) or priority_of(request)
+        if not DEADLINE_NAMES.isdisjoint(urgency):
+            read_deadline(call, deadline_in(urgency), "Parameter", seconds_since(request))
         if isinstance(dialect, EventsDialect):
             call.comment_interval = context.settings.event_comment_interval
         return context.submit(call, body)
@@ -99,12 +105,11 @@ class OpenInferenceCalls:
         return sequence_of(self._sequences, self._serving, model, parameters, request.headers)
 
 
-def _urgency(body: bytes, size: int) -> tuple[float | None, int]:
-    """Return how many seconds a request may wait for a worker, and its priority; only small JSON is looked into."""
+def _urgency(body: bytes, size: int) -> Mapping[str, Any]:
+    """Return the parameters of a request if they limit its time or make it urgent; only small JSON is looked into."""
     if size > _LOOKED_INTO or not any(body.find(member, 0, size) >= 0 for member in _URGENT_MEMBERS):
-        return None, 0
-    parameters = _parameters(body, size)
-    return seconds_of(parameters.get(TIMEOUT)), priority_in_parameter(parameters.get(PRIORITY))
+        return _NO_PARAMETERS
+    return _parameters(body, size)
 
 
 def seconds_of(value: Any) -> float | None:

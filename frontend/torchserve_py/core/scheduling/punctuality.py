@@ -1,6 +1,8 @@
 """Steps with deadlines: in which order they wait, which of them are guaranteed to be in time, and what late ones do.
 
-A scheduler makes a `Punctuality` with the first step that has a deadline; before that deadlines cost nothing.
+A scheduler makes a `Punctuality` with the first step that has a deadline. Before that it only notes how long batches
+take, so that the first sessions need not wait for measurements. Only where batches are run one after the other can
+there be a guarantee: where jobs join running ones, a period is a deadline, and answers say that no more is promised.
 """
 
 import math
@@ -36,6 +38,7 @@ class Punctuality:
         self._times = times
         self._hopeless = 0
         self.reservations = Reservations(times, safety)
+        self._guarantees = isinstance(assignment.admission, WhenIdle) and self._sequences is not None
         if isinstance(assignment.admission, WhenIdle):
             assignment.admission = InTime(assignment.admission, times, self._slack)
 
@@ -51,8 +54,10 @@ class Punctuality:
         if timing.due == math.inf:  # else it comes from another version
             timing.due = now + timing.within - timing.waited
         timing.limit = math.inf if job.expires_at is None else job.expires_at
-        if self._sequences is not None and timing.period is not None:
-            return self._admit_periodic(self._sequences, job, timing, now)
+        if timing.period is not None:
+            if self._guarantees and self._sequences is not None:
+                return self._admit_periodic(self._sequences, job, timing, now)
+            timing.is_degraded = True
         return self._refusal(job, timing, now) or self._source.admit(job, now)
 
     def _admit_periodic(self, sequences: Sequences, job: Job, timing: Timing, now: float) -> Cause | None:
