@@ -25,7 +25,7 @@ from torchserve_py.core.archive.file_function import PYTHON_SUFFIX, FileFunction
 from torchserve_py.core.archive.function_source import read_source
 from torchserve_py.core.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.core.archive.model_source import ModelSource
-from torchserve_py.core.archive.unpack import unpack, unpack_outline
+from torchserve_py.core.archive.unpack import only_folder, unpack, unpack_outline
 
 logger = logging.getLogger(__name__)
 
@@ -172,9 +172,8 @@ def _source(root: Path, handler: str) -> ModelSource | None:
 
 def _model_root(folder: Path) -> Path:
     """`folder`, or its only entry where that is a folder: archives are often packed below a folder of their own."""
-    entries = list(folder.iterdir())
-    is_one = len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]
-    return entries[0] if is_one and not telling_files(folder) else folder
+    below = only_folder(folder)
+    return folder if below is None or telling_files(folder) else below
 
 
 def _describe_folder(

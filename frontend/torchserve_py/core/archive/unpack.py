@@ -243,12 +243,19 @@ def _unpack_tar(file: BinaryIO, target: Target) -> None:
     _lift_only_folder(target.root)
 
 
+def only_folder(root: Path) -> Path | None:
+    """Return the folder below which everything is, unless it is the manifest's own. Raises OSError."""
+    entries = list(root.iterdir())
+    is_one = len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]
+    return entries[0] if is_one else None
+
+
 def _lift_only_folder(root: Path) -> None:
     """Move everything up if it is below one folder, as in what TorchServe's archiver writes."""
-    entries = list(root.iterdir())
-    if len(entries) != 1 or not entries[0].is_dir() or entries[0].name == MANIFEST_PATH.parts[0]:
+    folder = only_folder(root)
+    if folder is None:
         return
-    folder = entries[0].rename(root / uuid.uuid4().hex)  # a file in it may have the folder's name
+    folder = folder.rename(root / uuid.uuid4().hex)  # a file in it may have the folder's name
     for entry in list(folder.iterdir()):
         entry.rename(root / entry.name)
     folder.rmdir()
