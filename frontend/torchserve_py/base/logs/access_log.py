@@ -23,9 +23,8 @@ _SECRET: Final = re.compile(
 #: Parameters end at ``&``; for some servers, and so for some clients, at ``;`` too.
 _PARAMETER: Final = re.compile("[^&;]+")
 _NO_SECRETS: Final = frozenset(("next_page_token",))
-#: Of so many clients and targets it is kept how a line names them.
+#: Of so many clients it is kept how a line names them.
 _KEPT_PEERS: Final = 1024
-_KEPT_TARGETS: Final = 256
 
 #: Client, method, target, protocol, status, seconds, ids, route.
 Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
@@ -70,7 +69,6 @@ def _texts_of(entries: Sequence[Entry], start: str, second: int) -> list[str]:
     ]
 
 
-@lru_cache(maxsize=_KEPT_TARGETS)
 def _shown(target: str) -> str:
     """Return a request's target as lines show it: in ASCII, and without secrets."""
     if "?" in target:
