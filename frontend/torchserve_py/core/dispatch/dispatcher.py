@@ -11,11 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Final, cast
 
 from torchserve_py.base.causes import Cause, CloseReason
+from torchserve_py.base.metrics.deadline_metrics import DeadlineMetrics
 from torchserve_py.base.metrics.model_metrics import BatchRecord, ModelMetrics
 from torchserve_py.core.dispatch.alarm import Alarm
 from torchserve_py.core.dispatch.lost_requests import LostRequests
@@ -208,20 +209,19 @@ class Dispatcher(CallOwner):
             self.scheduler.failed(job.id)
         refusal = None
         if news is not None:
-            cause, ended, token, version, _, migration, last = news
-            job.token = job.token or token or None
-            if migration in self.metrics.migrations:
-                self.metrics.migrations[migration].inc()
-            if last:
+            job.token = job.token or news.token or None
+            if news.migration in self.metrics.migrations:
+                self.metrics.migrations[news.migration].inc()
+            if news.last:
                 self.scheduler.repeated(job.id)
-            if cause:
+            if news.cause:
                 refusal = cause_of(news, durable=self.durable)
-            if refusal is not None and not job.ended and version:
-                refusal = self._hand_over(job, version, refusal, now)
+            if refusal is not None and not job.ended and news.version:
+                refusal = self._hand_over(job, news.version, refusal, now)
                 if refusal is None:
                     return
-            if ended and refusal is None and part.error is None:
-                self._close_ended(job, ended, now, more=more)
+            if news.ended and refusal is None and part.error is None:
+                self._close_ended(job, news.ended, now, more=more)
         if job.ended:
             return  # its worker is dropping it
         if part.error is not None:
@@ -523,8 +523,8 @@ class Dispatcher(CallOwner):
             outcome = self._note_timing(job, job.timing, outcome, now)
         job.at, job.ended_at = time.time(), now
         if isinstance(outcome, Part):
-            _, _, job.told, _, _, _, error, news = outcome
-            job.succeeded, job.state_size = error is None, 0 if news is None else news.state_size
+            job.told, job.succeeded = outcome.status, outcome.error is None
+            job.state_size = 0 if outcome.news is None else outcome.news.state_size
         else:
             job.told, job.succeeded, job.state_size = outcome, False, 0
         self.metrics.ended(job)
@@ -541,15 +541,19 @@ class Dispatcher(CallOwner):
                 job.deliver(outcome)
             else:
                 job.fail(outcome)
-            if (worker := self._workers.get(job.worker_id)) is not None and worker.paused:
-                worker.resume()
+            self._caught_up(job)
+
+    @cached_property
+    def _deadline_metrics(self) -> DeadlineMetrics:
+        """The metrics of requests with deadlines; one has come."""
+        metrics, scheduler = self.metrics.deadlines, self.scheduler
+        metrics.sessions.read_from(lambda: 0 if (kept := scheduler.punctuality) is None else kept.reservations.count)
+        metrics.share.read_from(lambda: 0.0 if (kept := scheduler.punctuality) is None else kept.reservations.load)
+        return metrics
 
     def _note_timing(self, job: Call, timing: Timing, outcome: Part | Cause, now: float) -> Part | Cause:
         """Count whether a job with a deadline is in time; return its outcome, with headers that report what was not."""
-        metrics, punctuality = self.metrics.deadlines, self.scheduler.punctuality
-        if punctuality is not None:
-            metrics.sessions.read_from(lambda: punctuality.reservations.count)
-            metrics.share.read_from(lambda: punctuality.reservations.load)
+        metrics = self._deadline_metrics
         if outcome is Cause.deadline_missed:
             metrics.dropped()
         if isinstance(outcome, Cause) or outcome.error is not None:

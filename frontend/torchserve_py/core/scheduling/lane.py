@@ -74,7 +74,7 @@ class Lane(ABC, Generic[Item]):
 
     def put(self, item: Item, now: float) -> bool:
         """Add an item that has become takeable; return whether it goes before those that wait."""
-        newest_first = now < self.newest_first_until and self.is_newest_first(now)
+        newest_first = self.is_newest_first(now)
         if newest_first:
             self._to_front(item, now)
         else:
