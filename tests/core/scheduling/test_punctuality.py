@@ -247,3 +247,11 @@ def test_where_jobs_join_running_ones_a_period_is_a_deadline_and_nothing_is_prom
     assert play.submit("b1", "b", timing=session()) == []
     assert play.answer("a1") == ["w1 <- b1"]
     assert play.job("b1").timing.is_degraded
+
+
+def test_a_step_that_joins_a_running_one_does_not_wait_behind_a_deadline():
+    play = Play(sequences(batch_size=1, continuous=True))
+    play.submit("a1", "a")
+    play.submit("a2", "a")
+    play.submit("b1", "b", timing=due(5))
+    assert play.part("a1") == ["w1 <- a2"]

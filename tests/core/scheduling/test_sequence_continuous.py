@@ -1,6 +1,12 @@
 """Sequences x WhileBelow: sequences run at once, and a second job may join the stream of its own sequence."""
 
+import math
+
 from tests.core.scheduling.play import Play, sequences
+
+from torchserve_py.core.scheduling.job import Job
+from torchserve_py.core.scheduling.policy import SequencePolicy
+from torchserve_py.core.scheduling.sequence import READY, Sequence, SequenceLane
 
 POLICY = sequences(batch_size=2, continuous=True, queue_size=3)
 
@@ -123,3 +129,15 @@ def test_a_joiner_that_is_held_up_does_not_join_a_sequence_that_is_about_to_end(
     assert play.close_sequence("s") == []
     assert play.answer("describe") == []
     assert play.answer("a") == ["w1 end s: ended", "w1 <- b"]
+
+
+def test_a_step_that_goes_alone_is_not_exchanged_for_one_that_joins():
+    lane = SequenceLane("w1", 1, 0.0, SequencePolicy(10.0, None, 3, 10), None)
+    running, joining, suspect = (Job(name, name[0]) for name in ("a1", "a2", "b1"))
+    joins = Sequence("a", lane, (joining,), math.inf, 0.0, 0.0, READY, in_flight=(running,))
+    alone = Sequence("b", lane, (suspect,), math.inf, 0.0, 0.0, READY)
+    lane.put(alone, 0.0)
+    lane.put_first(joins, 0.0)
+    lane.running = 1
+    assert lane.take(1, alone) == []
+    assert lane.take(1) == [joining]

@@ -152,10 +152,11 @@ class SequenceLane(Lane[Sequence]):
         while items and len(jobs) < room:
             sequence = self.first() if only is None else only
             if not sequence.in_flight and self.running == self.most_running:
-                sequence = next(iter(items))  # a job that joins one in flight is there, even if another has a deadline
-            if not sequence.in_flight:
-                if self.running == self.most_running:
+                if only is None:  # a step that joins one in flight is at the front, even if another has a deadline
+                    sequence = next(iter(items))
+                if not sequence.in_flight:
                     break
+            elif not sequence.in_flight:
                 self.running += 1
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "send"]
             ready_since = self.pop(sequence)
