@@ -255,3 +255,15 @@ def test_a_step_that_joins_a_running_one_does_not_wait_behind_a_deadline():
     play.submit("a2", "a")
     play.submit("b1", "b", timing=due(5))
     assert play.part("a1") == ["w1 <- a2"]
+
+
+def test_a_step_with_a_deadline_does_not_wait_where_the_one_before_it_did():
+    play = Play(sequences(batch_size=2, max_batch_delay=1.0), workers=1)
+    play.submit("a1", "a")
+    play.submit("b1", "b")
+    play.answer("a1")
+    play.at(1.0).tick()
+    play.answer("b1")
+    assert play.submit("a2", "a") == []
+    assert play.submit("a3", "a", timing=due(0.5)) == []
+    assert play.cancel("a2") == ["a2: cancelled", "w1 <- a3"]

@@ -125,8 +125,13 @@ class Punctuality:
     def place_again(self, job: Job) -> None:
         """Let an item of a lane have the place that its first job deserves now: this job was, or is, the first."""
         item: Any = job if self._sequences is None else self._sequences.open.get(job.sequence_id)
-        if item is not None:
-            lane: Lane[Any] = self._source.lane_of(job)
-            if lane.order is not None and item in lane.items:
-                lane.order.withdraw(item)
-                lane.order.add(item, lane.items, newest_first=False)
+        if item is None:
+            return
+        lane: Lane[Any] = self._source.lane_of(job)
+        if lane.order is None or item not in lane.items:
+            return
+        first = job if self._sequences is None else item.waiting[0]
+        if job.timing is not None or first.timing is not None:
+            lane.order.withdraw(item)
+            lane.order.add(item, lane.items, newest_first=False)
+            self._shared.lanes_to_serve.append(lane)  # with a deadline it does not wait for a fuller batch

@@ -458,7 +458,7 @@ class Scheduler:
         self._shared.leave(job, cause)
         self._shared.alone.pop(job.id, None)
         source.withdraw(job, now)
-        if job.timing is not None and self.punctuality is not None:
+        if self.punctuality is not None:
             self.punctuality.place_again(job)
 
     def _admit(self, job: Job, now: float) -> Cause | None:
