@@ -51,13 +51,21 @@ STARTS_SERVERS = "from tests.e2e."
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--without-servers", action="store_true", help="leave out the modules that start servers")
+    told = "leave out the modules that start servers, and slow tests"
+    parser.addoption("--without-servers", action="store_true", help=told)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if config.getoption("without_servers") and collection_path.name.startswith("test_"):
         return STARTS_SERVERS in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("without_servers"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=slow)
 
 
 @pytest.fixture(autouse=True)

@@ -276,6 +276,7 @@ async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_can
 
 async def test_a_silent_client_that_answers_pings_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2_connection, "SILENCE", 0.01)
+    monkeypatch.setattr(http2_connection, "ANSWER", 2.0)
     running = await start()
     client = await raw_client_of(running)
     async with asyncio.timeout(60):

@@ -147,12 +147,15 @@ async def pausing(parts: AsyncIterator[bytes], seconds: float) -> AsyncIterator[
 
 async def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resuming_session, "_SILENCE", 0.1)
+    connected_again = asyncio.Event()
 
     async def behave(socket: ServerConnection, count: int) -> None:
         if count == 1:
             await socket.recv()
             socket.transport.pause_reading()
-            await asyncio.sleep(LIMIT)
+            await connected_again.wait()
+            return
+        connected_again.set()
         await socket.recv()
         await socket.send(answer(1, b"A"))
         await socket.send(told(last=1))

@@ -105,6 +105,7 @@ torch._inductor.aoti_compile_and_package(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles with g++")
 def test_native_code_of_aot_inductor(serve: Callable[..., Any], model: Callable[..., str], tmp_path: Path) -> None:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
