@@ -267,3 +267,14 @@ def test_a_step_with_a_deadline_does_not_wait_where_the_one_before_it_did():
     assert play.submit("a2", "a") == []
     assert play.submit("a3", "a", timing=due(0.5)) == []
     assert play.cancel("a2") == ["a2: cancelled", "w1 <- a3"]
+
+
+def test_a_first_session_that_cannot_be_in_time_does_not_keep_others_out():
+    play = Play(sequences(batch_size=1, max_batch_delay=0.0))
+    for step in range(1, 18):
+        play.submit(f"a{step}", "a", timing=due(0.1, period=0.1))
+        play.at(float(step)).answer(f"a{step}")
+    play.submit("a18", "a", timing=due(0.1, period=0.1))
+    assert play.job("a18").timing.is_degraded
+    play.submit("b1", "b", timing=due(9.0, period=9.0))
+    assert play.job("b1").timing.is_guaranteed

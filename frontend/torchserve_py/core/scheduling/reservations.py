@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchserve_py.core.scheduling.capacity import EARLY, SessionKind, load, longest_batch, slack
+from torchserve_py.core.scheduling.capacity import EARLY, SessionKind, fits, load, longest_batch, slack
 from torchserve_py.core.scheduling.sequence import CLOSED, Sequence, SequenceLane
 from torchserve_py.core.scheduling.step_times import StepTimes
 from torchserve_py.core.scheduling.timing import Timing
 
 #: How many kinds of sessions with a guarantee one worker has at the most: a test looks at each of them.
 _MOST_KINDS = 64
+#: After so many batches a session that was accepted before anything was measured is tested.
+_TRIAL_BATCHES = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -20,6 +22,7 @@ class _Reserved:
 
     kind: SessionKind
     expected: float
+    is_tested: bool  # whether it was accepted because of measured times
 
 
 class Reservations:
@@ -61,7 +64,7 @@ class Reservations:
     def reserve(self, sequence: Sequence, timing: Timing, now: float) -> None:
         """Note that the session has a guarantee, and that its first step has come."""
         kind = kind_of(timing)
-        self._reserved[sequence] = _Reserved(kind, now + kind.period)
+        self._reserved[sequence] = _Reserved(kind, now + kind.period, self._times.count > 0)
         self._slack.pop(sequence.lane, None)
 
     def degrade(self, sequence: Sequence) -> None:
@@ -71,9 +74,21 @@ class Reservations:
     def covers(self, sequence: Sequence, timing: Timing, now: float) -> bool:
         """Whether a step that comes now has a guarantee: it is not earlier, nor more urgent, than was agreed."""
         reserved = self._reserved.get(sequence)
+        if reserved is not None and not reserved.is_tested and self._times.count >= _TRIAL_BATCHES:
+            self._test(sequence, reserved)
+            reserved = self._reserved[sequence]
         if reserved is None or timing.within < reserved.kind.within:
             return False
         return now >= reserved.expected - EARLY * reserved.kind.period
+
+    def _test(self, sequence: Sequence, reserved: _Reserved) -> None:
+        """Take the guarantee from a session that cannot have it even alone: it would keep all others out."""
+        table = self._times.table
+        assert table is not None, "batches were measured"
+        reserved.is_tested = True
+        if not fits({reserved.kind: 1}, table, self._safety):
+            self.degrade(sequence)
+            self._slack.pop(sequence.lane, None)
 
     def came(self, sequence: Sequence, now: float) -> None:
         """Note that a step with a guarantee has come."""

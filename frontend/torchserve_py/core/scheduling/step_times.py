@@ -41,6 +41,11 @@ class StepTimes:
         self._new += 1
 
     @property
+    def count(self) -> int:
+        """How many batches were measured."""
+        return self._old + self._new
+
+    @property
     def quickest(self) -> float:
         """How many seconds a step takes at the least, by the latest batches; 0 without measurements."""
         self._refresh()
