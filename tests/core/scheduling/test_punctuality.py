@@ -14,6 +14,10 @@ def due(within: float, **fields: Any) -> Timing:
     return Timing(within, **fields)
 
 
+def guaranteed(play: Play) -> int:
+    return play.scheduler.punctuality.reservations.count(play.now)
+
+
 def measured(play: Play, seconds: float = 1.0, sizes: tuple[int, ...] = (1,)) -> Play:
     """Let batches of these sizes have taken so long each, often enough to be trusted."""
     for _ in range(32):
@@ -150,7 +154,7 @@ def session(period: float = 10.0, **fields: Any) -> Timing:
 
 
 def full(workers: int = 1) -> Play:
-    """A server on which each worker has as many sessions of 10 s as it can promise: one. A step takes 4 s."""
+    """A server on which each worker can promise two sessions of 10 s. A step takes 2.2 s."""
     play = Play(sequences(batch_size=1, max_batch_delay=0.0), workers)
     measured(play, 2.2)
     return play
@@ -189,7 +193,7 @@ def test_the_end_of_a_session_makes_room():
     play.submit("b1", "b", timing=session())
     play.answer("a1")
     play.submit("c1", "c", timing=session())
-    assert play.scheduler.punctuality.reservations.count == 2
+    assert guaranteed(play) == 2
 
 
 def test_a_guarantee_covers_one_step_in_a_period_and_not_the_ones_between():
@@ -226,7 +230,7 @@ def test_without_measurements_one_session_at_a_time_is_tried():
     assert play.submit("b1", "b", timing=session()) == ["b1: deadline_capacity"]
     play.at(1.0).answer("a1")
     play.submit("b1", "b", timing=session(period=20.0))
-    assert play.scheduler.punctuality.reservations.count == 2
+    assert guaranteed(play) == 2
 
 
 def test_the_batches_of_other_work_are_so_short_that_no_guarantee_is_broken():
@@ -278,3 +282,30 @@ def test_a_first_session_that_cannot_be_in_time_does_not_keep_others_out():
     assert play.job("a18").timing.is_degraded
     play.submit("b1", "b", timing=due(9.0, period=9.0))
     assert play.job("b1").timing.is_guaranteed
+
+
+def test_a_session_that_is_silent_for_long_gives_its_guarantee_back():
+    play = measured(Play(sequences(max_idle=1000.0, batch_size=1, max_batch_delay=0.0)), 2.2)
+    play.submit("a1", "a", timing=session())
+    play.submit("b1", "b", timing=session())
+    play.answer("a1")
+    play.answer("b1")
+    assert play.submit("c1", "c", timing=session()) == ["c1: deadline_capacity"]
+    play.at(200.0).submit("c1", "c", timing=session())
+    assert play.job("c1").timing.is_guaranteed
+    play.submit("d1", "d", timing=session())
+    play.submit("a2", "a", timing=session())
+    assert play.job("a2").timing.is_degraded
+
+
+def test_a_degraded_session_is_guaranteed_once_there_is_room():
+    play = full()
+    play.submit("a1", "a", timing=session(), ends_sequence=True)
+    play.submit("b1", "b", timing=session())
+    play.submit("c1", "c", timing=session(degrades=True))
+    assert play.job("c1").timing.is_degraded
+    play.answer("a1")
+    play.answer("b1")
+    play.answer("c1")
+    play.at(9.0).submit("c2", "c", timing=session(degrades=True))
+    assert not play.job("c2").timing.is_degraded

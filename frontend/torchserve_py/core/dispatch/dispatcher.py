@@ -30,6 +30,7 @@ from torchserve_py.core.scheduling.job import STREAMING, Job
 from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.scheduling.remembered import MOST_REMEMBERED
+from torchserve_py.core.scheduling.reservations import Reservations
 from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.scheduling.timing import Timing
 from torchserve_py.core.workers.worker import Worker
@@ -546,9 +547,13 @@ class Dispatcher(CallOwner):
     @cached_property
     def _deadline_metrics(self) -> DeadlineMetrics:
         """The metrics of requests with deadlines; one has come."""
-        metrics, scheduler = self.metrics.deadlines, self.scheduler
-        metrics.sessions.read_from(lambda: 0 if (kept := scheduler.punctuality) is None else kept.reservations.count)
-        metrics.share.read_from(lambda: 0.0 if (kept := scheduler.punctuality) is None else kept.reservations.load)
+        metrics, scheduler, now = self.metrics.deadlines, self.scheduler, self.now
+
+        def read(value: Callable[[Reservations, float], float]) -> Callable[[], float]:
+            return lambda: 0 if (kept := scheduler.punctuality) is None else value(kept.reservations, now())
+
+        metrics.sessions.read_from(read(Reservations.count))
+        metrics.share.read_from(read(Reservations.load))
         return metrics
 
     def _note_timing(self, job: Call, timing: Timing, outcome: Part | Cause, now: float) -> Part | Cause:

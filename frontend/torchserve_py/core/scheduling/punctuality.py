@@ -65,8 +65,10 @@ class Punctuality:
         reservations = self.reservations
         sequence = sequences.open.get(job.sequence_id)
         home: SequenceLane | None = None
+        if sequence is not None and reservations.is_due_again(sequence, now):
+            reservations.forget(sequence)
         if sequence is None:
-            home = reservations.choose(timing, sequences.lanes_with_slots)
+            home = reservations.choose(timing, sequences.lanes_with_slots, now)
             if home is None and not timing.degrades and (job.step or 1) == 1:
                 self._assignment.overload.refused += 1
                 return Cause.deadline_capacity
@@ -74,7 +76,7 @@ class Punctuality:
         elif reservations.knows(sequence):
             timing.is_guaranteed = reservations.covers(sequence, timing, now)
         elif sequence.state is not PENDING:
-            home = reservations.choose(timing, [sequence.lane])
+            home = reservations.choose(timing, [sequence.lane], now)
             timing.is_guaranteed = home is not None
         cause = self._refusal(job, timing, now) or self._source.admit(job, now)
         opened = sequences.open.get(job.sequence_id)
@@ -84,7 +86,7 @@ class Punctuality:
             if timing.is_guaranteed:
                 reservations.came(opened, now)
         elif home is None:
-            reservations.degrade(opened)
+            reservations.degrade(opened, now)
         else:
             if opened.lane is not home:
                 sequences.rehome(opened, home, now)
