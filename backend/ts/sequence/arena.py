@@ -11,7 +11,8 @@
             context.state[row] = state
 
 An `ArenaState` never changes: a step makes a new one. So a step that fails costs nothing to undo, and a sequence may be
-continued in two ways from one state. What a field that grows has had before is shared by the states after it.
+continued in two ways from one state. What a field that grows has had before is shared by the states after it. A field
+with a window keeps the last entries only, and the first ones if these are pinned, so a stream can go on for ever.
 
 The memory is divided into units: one for each state if the fields have a fixed size, or one for each `UNIT` entries if
 they grow, as in vLLM's PagedAttention (Kwon et al., 2023, section 4). A unit is free as soon as no state refers to it.
@@ -29,14 +30,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from ts.jobs.device_copies import to_device, to_host
+from ts.sequence.arena_window import Units, Window
 from ts.sequence.sequence_cache import default_capacity
 from ts.sequence.state_tiers import DEVICE, HOST
 
 if TYPE_CHECKING:
     from ts.context import Context
 
-#: Entries of a field that grows in one unit.
+#: Entries of a field that grows in one unit; fewer for short windows.
 UNIT: Final = 16
+#: A window has at least so many units, since a part of the first and of the last one is not in use.
+_UNITS_OF_A_WINDOW: Final = 8
 #: At least this share of the arena moves to the host at once, so that not every step has to move something.
 _MOVED_AT_ONCE: Final = 16
 
@@ -48,11 +52,15 @@ class Field(NamedTuple):
         shape: Its shape, without the dimension that grows.
         dtype: The type of its values.
         grows: The place of the dimension that grows, in the shape with it; None if none does.
+        window: How many of the last entries are kept; None keeps all.
+        pinned: How many of the first entries are kept as well (attention sinks).
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     grows: int | None = None
+    window: int | None = None
+    pinned: int = 0
 
 
 class ArenaFull(MemoryError):
@@ -92,7 +100,7 @@ class ArenaState:
     """What a sequence has in an arena. It never changes, so a copy is the state itself.
 
     Attributes:
-        length: The entries of its fields that grow; 1 if none do.
+        length: How many entries its fields that grow have had; 1 if none grow.
     """
 
     __slots__ = ("length", "on_host", "units")
@@ -122,13 +130,15 @@ class Arena:
 
     Args:
         context: The handler's context, the argument of ``initialize``.
-        spec: The fields of a sequence by name. Either all of them grow or none does.
+        spec: The fields of a sequence by name. Either all of them grow or none does, and all that grow have a window
+            or none has. Of windows that differ, the longest determines the memory that a state takes.
         most_bytes: The bytes that the arena may have on the device; they are allocated at once. By default it has room
-            for all sequences that the model may have open, and one batch; fields that grow have no default.
+            for all sequences that the model may have open, and one batch; fields that grow without a window have no
+            default.
         device: Where it is.
 
-    Raises ValueError: ``spec`` is empty or mixed, ``most_bytes`` is missing or holds no state, or the handler has an
-    arena or a cache already.
+    Raises ValueError: ``spec`` is empty or mixed, a window is impossible, ``most_bytes`` is missing or holds no state,
+    or the handler has an arena or a cache already.
     """
 
     def __init__(
@@ -139,20 +149,22 @@ class Arena:
         most_bytes: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if len({field.grows is None for field in spec.values()}) != 1:
-            raise ValueError("an arena has at least one field, and either all of its fields grow or none does")
+        self._windows = _windows_of(spec)
         self.grows = next(iter(spec.values())).grows is not None
         self._spec = dict(spec)
-        self._entries = UNIT if self.grows else 1
+        self._units = _units_of(self._windows) if self.grows else Units(1)
+        self._entries = self._units.entries
         size = self._entries * sum(field.dtype.itemsize * prod(field.shape) for field in spec.values())
+        least = self._units.most or 1
         if most_bytes is None:
-            if self.grows:
+            if self.grows and not self._windows:
                 raise ValueError("most_bytes is missing: nobody knows how long fields that grow become")
             config = context.model_yaml_config
-            most_bytes = size * (1 + default_capacity(config) + int(config.get("batchSize") or 1))
+            most_bytes = size + size * least * (default_capacity(config) + int(config.get("batchSize") or 1))
         count = most_bytes // max(size, 1)
-        if count < 2:
-            raise ValueError(f"most_bytes={most_bytes} holds no state: a unit of this arena has {size} bytes")
+        if count < 1 + least:
+            what = f"a state of this arena has up to {least} units of" if least > 1 else "a unit of this arena has"
+            raise ValueError(f"most_bytes={most_bytes} holds no state: {what} {size} bytes")
         self.unit_bytes = size
         self.capacity = count - 1
         self._device = torch.device(device)
@@ -195,33 +207,64 @@ class Arena:
     def gather(self, states: Sequence[ArenaState | None]) -> dict[str, torch.Tensor]:
         """Return the tensors of a batch's sequences by field, each [rows, *shape]; zeros for None.
 
-        Fields that grow have the length of the longest row; shorter rows have zeros behind their `lengths`. Raises
-        ArenaFull.
+        Fields that grow have the length of the longest row; shorter rows have zeros behind their `lengths`. Fields with
+        a window always have the length ``pinned + window``: the pinned entries and then the last ones in order, the
+        last one at the end, with zeros before those of a row that has fewer. Raises ArenaFull.
         """
         self._use(states)
-        units = [() if state is None else state.units for state in states]
-        most = max(map(len, units), default=0) if self.grows else 1
-        index = self._index([number for row in units for number in _padded(row, most)])
+        if self._windows:
+            return self._gather_windows(states)
+        if self.grows:
+            return self._gather_grown(states)
+        index = self._index([0 if state is None else state.units[0].index for state in states])
+        return {name: memory.index_select(0, index)[:, 0] for name, memory in self._memory.items()}
+
+    def _gather_grown(self, states: Sequence[ArenaState | None]) -> dict[str, torch.Tensor]:
+        table = self._table(states)
         lengths = [0 if state is None else state.length for state in states]
         longest = max(lengths, default=0)
         # What other states have left there may be NaN, which no mask of attention removes: 0 * NaN is NaN.
         behind = None
-        if self.grows and min(lengths, default=0) < longest:
+        if min(lengths, default=0) < longest:
             behind = torch.arange(longest, device=self._device) >= self._index(lengths)[:, None]
         found = {}
         for name, memory in self._memory.items():
-            rows = memory.index_select(0, index)
-            if self.grows:
-                whole = rows.view(len(states), most * UNIT, *self._spec[name].shape)[:, :longest]
-                if behind is not None:
-                    whole.masked_fill_(behind.view(*behind.shape, *[1] * (whole.dim() - 2)), 0)
-                found[name] = whole.movedim(1, self._growing(name))
-            else:
-                found[name] = rows[:, 0]
+            rows = memory.index_select(0, table.flatten())
+            whole = rows.view(len(states), table.shape[1] * UNIT, *self._spec[name].shape)[:, :longest]
+            if behind is not None:
+                whole.masked_fill_(behind.view(*behind.shape, *[1] * (whole.dim() - 2)), 0)
+            found[name] = whole.movedim(1, self._growing(name))
         return found
 
+    def _gather_windows(self, states: Sequence[ArenaState | None]) -> dict[str, torch.Tensor]:
+        table, lengths = self._table(states), self.lengths(states)
+        places = {
+            window: self._units.places(window.positions(lengths), lengths, table).flatten()
+            for window in set(self._windows.values())
+        }
+        found = {}
+        for name, memory in self._memory.items():
+            window, shape = self._windows[name], self._spec[name].shape
+            rows = memory.view(-1, *shape).index_select(0, places[window])
+            found[name] = rows.view(len(states), window.width, *shape).movedim(1, self._growing(name))
+        return found
+
+    def positions(self, states: Sequence[ArenaState | None]) -> dict[str, torch.Tensor]:
+        """Return the position in its sequence of each entry that `gather` returns, by field, each [rows, length].
+
+        It is -1 where a row has no entry, so ``positions[name] >= 0`` is the mask of attention. Positions count from 0;
+        the next entry of a row gets the position `lengths`.
+
+        Raises ValueError: the fields have no window.
+        """
+        if not self._windows:
+            raise ValueError("the fields of this arena have no window: the position of an entry is its place")
+        lengths = self.lengths(states)
+        positions = {window: window.positions(lengths) for window in set(self._windows.values())}
+        return {name: positions[window] for name, window in self._windows.items()}
+
     def lengths(self, states: Sequence[ArenaState | None]) -> torch.Tensor:
-        """Return the length of each row, an integer tensor [rows] on the arena's device."""
+        """Return how many entries each row has had, an integer tensor [rows] on the arena's device."""
         return self._index([0 if state is None else state.length for state in states])
 
     # Writing
@@ -272,57 +315,77 @@ class Arena:
         self._use(states)
         shared = [self._shared_units(state, count) for state, count in zip(states, counts, strict=True)]
         lengths = [0 if state is None else state.length for state in states]
-        needed = [
-            -(-(length + count) // UNIT) - len(kept)
-            for kept, length, count in zip(shared, lengths, counts, strict=True)
-        ]
+        after = [length + count for length, count in zip(lengths, counts, strict=True)]
+        needed = [self._units.count(length) - len(kept) for (kept, _), length in zip(shared, after, strict=True)]
         fresh = self._allocate(sum(needed), states)
         grown: list[tuple[_Unit, ...]] = []
         copies: list[tuple[int, int]] = []
-        for state, kept, need in zip(states, shared, needed, strict=True):
+        for (kept, copied), need in zip(shared, needed, strict=True):
             own = [fresh.pop() for _ in range(need)]
-            if state is not None and own and len(kept) < len(state.units):
-                copies.append((state.units[len(kept)].index, own[0].index))
+            if copied is not None:
+                copies.append((copied.index, own[0].index))
             grown.append((*kept, *own))
         self._copy_units(copies)
-        places = []
-        for units, length, count in zip(grown, lengths, counts, strict=True):
-            for place in range(length, length + count):
-                units[place // UNIT].used = place % UNIT + 1
-                places.append(units[place // UNIT].index * UNIT + place % UNIT)
-        taken = [row * width + entry for row, count in enumerate(counts) for entry in range(count)]
-        self._write(entries, self._index(places), None if len(taken) == rows * width else self._index(taken))
-        return [ArenaState(length + count, units) for units, length, count in zip(grown, lengths, counts, strict=True)]
+        self._write(entries, grown, lengths, after)
+        return [ArenaState(length, units) for units, length in zip(grown, after, strict=True)]
+
+    def rebuild(
+        self, states: Sequence[ArenaState | None], entries: Sequence[Sequence[Mapping[str, torch.Tensor]]]
+    ) -> list[ArenaState]:
+        """Return the states that `append` has made, from logs; for the handler's method ``rebuild``.
+
+        Args:
+            states: As they were stored whole, or None.
+            entries: What steps have appended since, for each row: by field, [*shape] with the dimension that grows.
+
+        Raises as `append`.
+        """
+        counts = [0] * len(states)
+        tensors = {}
+        for name, (shape, dtype, grows, _, _) in self._spec.items():
+            none = torch.empty((0, *shape), dtype=dtype, device=self._device)
+            rows = [torch.cat([none, *(each[name].movedim(grows or 0, 0) for each in row)]) for row in entries]
+            counts = list(map(len, rows))
+            tensors[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).movedim(1, self._growing(name))
+        return self.append(states, tensors, counts)
 
     def first(self, state: ArenaState, length: int) -> ArenaState:
         """Return the state of the first entries of another one, whose memory it shares.
 
-        Raises ValueError: ``length`` is not 1 to the length of the state, or the arena's fields have a fixed size.
+        Raises ValueError: ``length`` is not 1 to the length of the state, the arena's fields have a fixed size, or
+        windows have moved past entries that were among the last ones then. Keep the earlier state itself for this: it
+        costs only what the later one has forgotten.
         """
         if not self.grows or not 1 <= length <= state.length:
             raise ValueError(f"a state of {state.length} entries has no first {length}")
-        count = -(-length // UNIT)
+        if length < state.length and any(state.length > window.width for window in self._windows.values()):
+            raise ValueError(
+                f"a state of {state.length} entries has forgotten some that one of the first {length} has in its"
+                " window: keep the state that it was then"
+            )
+        count = self._units.count(length)
         shorter = ArenaState(length, state.units[:count])
         if state.on_host is not None:
             some = {name: tensor[:count] for name, tensor in state.on_host.tensors.items()}
             shorter.on_host = _HostCopy(some, self._host_bytes)
         return shorter
 
-    def _shared_units(self, state: ArenaState | None, count: int) -> tuple[_Unit, ...]:
-        """Return the units that a state with ``count`` further entries shares with this one.
+    def _shared_units(self, state: ArenaState | None, count: int) -> tuple[tuple[_Unit, ...], _Unit | None]:
+        """Return the units that a state with ``count`` further entries shares with this one, and one to be copied.
 
         The last one has to be copied if another state has written behind the entries of this one.
         """
         if state is None:
-            return ()
-        filled = state.length % UNIT
-        if not filled or not count:
-            return state.units
-        last = state.units[-1]
+            return (), None
+        kept = self._units.kept(state.units, state.length, state.length + count)
+        filled = state.length % self._entries
+        if not filled or not count or not kept or kept[-1] is not state.units[-1]:
+            return kept, None
+        last = kept[-1]
         if last.used != filled:
-            return state.units[:-1]
-        last.used = min(filled + count, UNIT)  # the room behind these entries is taken now
-        return state.units
+            return kept[:-1], last
+        last.used = min(filled + count, self._entries)  # the room behind these entries is taken now
+        return kept, None
 
     def _copy_units(self, copies: Sequence[tuple[int, int]]) -> None:
         if copies:
@@ -330,12 +393,27 @@ class Arena:
             for memory in self._memory.values():
                 memory.index_copy_(0, target, memory.index_select(0, source))
 
-    def _write(self, entries: Mapping[str, torch.Tensor], places: torch.Tensor, taken: torch.Tensor | None) -> None:
+    def _write(
+        self,
+        entries: Mapping[str, torch.Tensor],
+        grown: Sequence[tuple[_Unit, ...]],
+        lengths: Sequence[int],
+        after: Sequence[int],
+    ) -> None:
+        """Write entries, each [rows, width, *shape], from ``lengths`` to ``after``, apart from those not kept."""
+        width = next(iter(entries.values())).shape[1]
+        places, taken = [], []
+        for row, (units, start, end) in enumerate(zip(grown, lengths, after, strict=True)):
+            for position, unit, within in self._units.written(start, end):
+                units[unit].used = within + 1
+                places.append(units[unit].index * self._entries + within)
+                taken.append(row * width + position - start)
+        where = self._index(places)
+        which = None if len(taken) == len(grown) * width else self._index(taken)
         for name, memory in self._memory.items():
-            flat = entries[name].to(memory).reshape(-1, *self._spec[name].shape)
-            memory.view(-1, *self._spec[name].shape).index_copy_(
-                0, places, flat if taken is None else flat.index_select(0, taken)
-            )
+            shape = self._spec[name].shape
+            flat = entries[name].to(memory).reshape(-1, *shape)
+            memory.view(-1, *shape).index_copy_(0, where, flat if which is None else flat.index_select(0, which))
 
     # Where states are
 
@@ -376,7 +454,7 @@ class Arena:
             memory.index_copy_(0, index, to_device(rows, self._device))
         for state, count in zip(absent, needed, strict=True):
             state.units, fresh = tuple(fresh[:count]), fresh[count:]
-            state.units[-1].used = (state.length - 1) % UNIT + 1
+            state.units[-1].used = (state.length - 1) % self._entries + 1
             state.on_host = None
         if self._context.sequence_cache is not None:
             self._context.sequence_cache.tiers.moved(HOST, DEVICE, len(absent))
@@ -414,20 +492,18 @@ class Arena:
             self._context.sequence_cache.tiers.moved(DEVICE, HOST, len(states))
 
     def _units_of(self, state: ArenaState) -> int:
-        return -(-state.length // UNIT) if self.grows else 1
+        return self._units.count(state.length)
 
     # As bytes
 
     def _encoded(self, state: ArenaState) -> Any:
         self.copy_to_host([state])
         assert state.on_host is not None, "it was just copied"
-        encoded = state.length, {name: self._cut(each, state.length) for name, each in state.on_host.tensors.items()}
+        kept = {name: self._kept_places(name, state.length) for name in self._spec}
+        encoded = state.length, {name: each.flatten(0, 1)[kept[name]] for name, each in state.on_host.tensors.items()}
         if state.units:  # the store has it, and the device
             state.on_host = None
         return encoded
-
-    def _cut(self, units: torch.Tensor, length: int) -> torch.Tensor:
-        return units.flatten(0, 1)[:length]
 
     def _decoded(self, value: Any) -> ArenaState:
         length, tensors = value
@@ -435,10 +511,28 @@ class Arena:
         whole = {}
         for name, memory in self._memory.items():
             units = torch.zeros((self._units_of(state), *memory.shape[1:]), dtype=memory.dtype)
-            units.flatten(0, 1)[:length] = tensors[name]
+            self._check_stored(name, length, tensors[name])
+            units.flatten(0, 1)[self._kept_places(name, length)] = tensors[name]
             whole[name] = units
         state.on_host = _HostCopy(whole, self._host_bytes)
         return state
+
+    def _kept_places(self, name: str, length: int) -> slice | torch.Tensor:
+        """Return where the entries of a field that a state keeps are in its units, in order."""
+        window = self._windows.get(name)
+        if window is None:
+            return slice(length)
+        lengths, own = torch.tensor([length]), torch.arange(max(1, self._units.count(length)))[None]
+        return self._units.places(window.positions(lengths), lengths, own)[0, max(0, window.width - length) :]
+
+    def _check_stored(self, name: str, length: int, stored: torch.Tensor) -> None:
+        """Raise ValueError if a store has more or fewer entries of a field with a window than the field keeps now."""
+        window = self._windows.get(name)
+        if window is not None and len(stored) != min(length, window.width):
+            raise ValueError(
+                f"field {name!r} is stored with {len(stored)} entries of {length}, and window={window.size} and"
+                f" pinned={window.pinned} keep {min(length, window.width)}: the method migrate can convert it"
+            )
 
     # Checks
 
@@ -457,6 +551,12 @@ class Arena:
         """Return the place of the dimension that grows in a batch's tensor."""
         return 1 + (self._spec[name].grows or 0)
 
+    def _table(self, states: Sequence[ArenaState | None]) -> torch.Tensor:
+        """Return the numbers of the units of each row, [rows, most units], with the unit of zeros behind them."""
+        units = [() if state is None else state.units for state in states]
+        most = max([1, *map(len, units)])
+        return self._index([number for row in units for number in _padded(row, most)]).view(len(states), most)
+
     def _index(self, numbers: Sequence[int]) -> torch.Tensor:
         return to_device(torch.tensor(numbers, dtype=torch.int64), self._device)
 
@@ -468,3 +568,31 @@ def _states_in(value: Any) -> Iterable[ArenaState]:
 
 def _padded(units: Sequence[_Unit], count: int) -> list[int]:
     return [unit.index for unit in units] + [0] * (count - len(units))
+
+
+def _windows_of(spec: Mapping[str, Field]) -> dict[str, Window]:
+    """Return the windows by field, none if there are none. Raises ValueError: the fields do not go together."""
+    if len({field.grows is None for field in spec.values()}) != 1:
+        raise ValueError("an arena has at least one field, and either all of its fields grow or none does")
+    windows = {}
+    for name, (_, _, grows, size, pinned) in spec.items():
+        if size is None:
+            if pinned:
+                raise ValueError(f"field {name!r} has pinned={pinned} without a window, which keeps all entries")
+            continue
+        if grows is None:
+            raise ValueError(f"field {name!r} has window={size}, which needs a dimension that grows, such as grows=0")
+        if size < 1 or pinned < 0:
+            raise ValueError(f"field {name!r} has window={size} and pinned={pinned}; from 1 and from 0 are right")
+        windows[name] = Window(size, pinned)
+    if windows and len(windows) < len(spec):
+        raise ValueError(f"all fields of an arena have a window or none has; {sorted(spec.keys() - windows)} have none")
+    return windows
+
+
+def _units_of(windows: Mapping[str, Window]) -> Units:
+    """Return the units of fields that grow."""
+    if not windows:
+        return Units(UNIT)
+    size, pinned = (max(each) for each in zip(*windows.values(), strict=True))
+    return Units(min(UNIT, max(1, size // _UNITS_OF_A_WINDOW)), Window(size, pinned))
