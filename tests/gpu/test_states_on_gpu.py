@@ -110,7 +110,7 @@ class Both:
         for row, state in enumerate(self.states(names)[0]):
             for name in there:
                 length = (slice(None),) * (self.spec[name].grows or 0) + (slice(0, state.length),)
-                cut = length if self.arenas[0].grows else ()
+                cut = length if self.arenas[0].grows and self.spec[name].window is None else ()
                 assert torch.equal(there[name][row][cut], here[name][row][cut].cpu())
 
     def restart(self, name: str) -> None:
@@ -120,14 +120,15 @@ class Both:
             cache[name] = cache.encoding.decode(cache.encoding.encode(cache[name]))
 
 
-def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str) -> None:
+@pytest.mark.parametrize(("window", "pinned"), [(None, 0), (21, 3)])
+def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str, window: int | None, pinned: int) -> None:
     import torch
 
     from ts.sequence.arena import Field
 
     spec = {
-        "keys": Field((2, 3), torch.float16, grows=1),
-        "ids": Field((), torch.int64, grows=0),
+        "keys": Field((2, 3), torch.float16, 1, window, pinned),
+        "ids": Field((), torch.int64, 0, window, pinned),
     }
     both, order = Both(spec, device, units=12), random.Random(3)
     names = [f"s{number}" for number in range(10)]  # more than fit
@@ -139,8 +140,9 @@ def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str) -> None:
         keys = torch.randn(len(batch), 2, width, 3).half()
         ids = torch.randint(0, 1000, (len(batch), width))
         appended = []
+        longest = 40 if window is None else 1_000  # what keeps all entries begins anew now and then
         for arena, place, states in zip(both.arenas, both.places, both.states(batch), strict=True):
-            short = [None if state is None or state.length > 40 else state for state in states]
+            short = [None if state is None or state.length > longest else state for state in states]
             appended.append(arena.append(short, {"keys": keys.to(place), "ids": ids.to(place)}, counts))
         both.keep(batch, appended)
         known.update(batch)

@@ -340,14 +340,17 @@ class Arena:
 
         Raises as `append`.
         """
-        counts = [0] * len(states)
-        tensors = {}
-        for name, (shape, dtype, grows, _, _) in self._spec.items():
-            none = torch.empty((0, *shape), dtype=dtype, device=self._device)
-            rows = [torch.cat([none, *(each[name].movedim(grows or 0, 0) for each in row)]) for row in entries]
-            counts = list(map(len, rows))
-            tensors[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).movedim(1, self._growing(name))
-        return self.append(states, tensors, counts)
+        made: list[ArenaState] = []
+        for state, row in zip(states, entries, strict=True):
+            if row:
+                whole = {
+                    name: torch.cat([each[name] for each in row], field.grows or 0)
+                    for name, field in self._spec.items()
+                }
+                made += self.append([state], {name: tensor[None] for name, tensor in whole.items()})
+            else:
+                made.append(state or ArenaState(0, ()))
+        return made
 
     def first(self, state: ArenaState, length: int) -> ArenaState:
         """Return the state of the first entries of another one, whose memory it shares.
@@ -531,7 +534,7 @@ class Arena:
         if window is not None and len(stored) != min(length, window.width):
             raise ValueError(
                 f"field {name!r} is stored with {len(stored)} entries of {length}, and window={window.size} and"
-                f" pinned={window.pinned} keep {min(length, window.width)}: the method migrate can convert it"
+                f" pinned={window.pinned} keep {min(length, window.width)}: its window was another one"
             )
 
     # Checks
