@@ -232,6 +232,74 @@ def test_a_stream_without_end_takes_the_memory_of_a_window() -> None:
     assert max(used) <= 2 * 44 * 40 * 1.4, "entries of 40 bytes, and less than a half more for units that are not full"
 
 
+def streamed(arena: Arena, inputs: torch.Tensor, counts: list[tuple[int, int]], step: Any) -> list[torch.Tensor]:
+    """The outputs of a model for each of two rows [n, size] that arrive in pieces of different lengths."""
+    states: list[ArenaState | None] = [None, None]
+    starts, outputs = [0, 0], [[torch.empty(0, inputs.shape[-1])] for _ in range(2)]
+    for piece in counts:
+        new = torch.zeros(2, max(piece), inputs.shape[-1])
+        for row, (start, count) in enumerate(zip(starts, piece, strict=True)):
+            new[row, :count] = inputs[row, start : start + count]
+        out, entries = step(states, new)
+        states = list(arena.append(states, entries, piece))
+        for row, count in enumerate(piece):
+            outputs[row].append(out[row, :count])
+            starts[row] += count
+    return [torch.cat(row) for row in outputs]
+
+
+PIECES = [(1, 3), (0, 2), (5, 1), (20, 0), (1, 30), (7, 2), (1, 1), (6, 3)]
+
+
+def test_a_convolution_over_pieces_is_that_over_the_whole() -> None:
+    arena = Arena(context(maxNumSequence=2, batchSize=2), {"sound": Field((4,), grows=1, window=2)})
+    inputs, kernel = torch.randn(2, 50, 4), torch.randn(4, 4, 3)
+
+    def step(states: list[ArenaState | None], new: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
+        sound = torch.cat([arena.gather(states)["sound"], new.mT], 2)
+        return torch.nn.functional.conv1d(sound, kernel).mT, {"sound": new.mT}
+
+    whole = torch.nn.functional.conv1d(torch.nn.functional.pad(inputs.mT, (2, 0)), kernel).mT
+    for row, found in enumerate(streamed(arena, inputs, PIECES, step)):
+        torch.testing.assert_close(found, whole[row, : len(found)])
+
+
+def turned(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rotary positions."""
+    angles = positions[..., None] * 10.0 ** -torch.arange(0, 4, 2)
+    return torch.view_as_real(torch.view_as_complex(values.unflatten(-1, (-1, 2))) * torch.exp(1j * angles)).flatten(-2)
+
+
+def seen(keys: torch.Tensor, queries: torch.Tensor, window: Window) -> torch.Tensor:
+    """Which keys a query attends to, by their positions."""
+    keys, queries = keys[..., None, :], queries[..., None]
+    return (keys >= 0) & (keys <= queries) & ((keys >= queries - window.size) | (keys < window.pinned))
+
+
+@pytest.mark.parametrize("window", [Window(6, 0), Window(6, 2), Window(1, 3)])
+def test_attention_over_pieces_is_that_over_the_whole(window: Window) -> None:
+    field = Field((4,), grows=0, window=window.size, pinned=window.pinned)
+    arena = Arena(context(maxNumSequence=2, batchSize=2), {"keys": field, "values": field})
+    inputs = torch.randn(2, 50, 4)
+
+    def attended(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+    def step(states: list[ArenaState | None], new: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
+        before = arena.gather(states)
+        own = arena.lengths(states)[:, None] + torch.arange(new.shape[1])
+        entries = {"keys": turned(new, own), "values": new * 2}
+        keys, values = (torch.cat([before[name], entries[name]], 1) for name in ("keys", "values"))
+        places = torch.cat([arena.positions(states)["keys"], own], 1)
+        return attended(entries["keys"], keys, values, seen(places, own, window)), entries
+
+    places = torch.arange(50)
+    keys = turned(inputs, places)
+    whole = attended(keys, keys, inputs * 2, seen(places, places, window))
+    for row, found in enumerate(streamed(arena, inputs, PIECES, step)):
+        torch.testing.assert_close(found, whole[row, : len(found)])
+
+
 @pytest.mark.parametrize(
     ("field", "problem"),
     [
