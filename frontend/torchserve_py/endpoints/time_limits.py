@@ -66,8 +66,8 @@ def read_deadline(
 
     Raises EndpointError: a value is not one of those that its name can have.
     """
-    deadline = _seconds(place, DEADLINE, named(DEADLINE))
-    period = _seconds(place, PERIOD, named(PERIOD))
+    deadline = seconds_in(place, DEADLINE, named(DEADLINE))
+    period = seconds_in(place, PERIOD, named(PERIOD))
     within = period if deadline is None else deadline
     late = named(LATE)
     if late not in _DROPS:
@@ -94,7 +94,8 @@ def deadline_in(parameters: Mapping[str, Any]) -> Callable[[str], str | None]:
     return named
 
 
-def _seconds(place: str, name: str, text: str | None) -> float | None:
+def seconds_in(place: str, name: str, text: str | None) -> float | None:
+    """Return a time in milliseconds as seconds, None without a text. Raises EndpointError: the text is no such time."""
     if text is None:
         return None
     if not _MILLISECONDS.fullmatch(text.strip()) or not float(text):

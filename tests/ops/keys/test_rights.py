@@ -27,6 +27,7 @@ from tests.ops.keys.test_given_keys import write
 from torchserve_py.apis.grpc import grpc_listeners
 from torchserve_py.apis.grpc.protos import (
     inference_pb2,
+    lerobot_pb2,
     management_pb2,
     open_inference_pb2,
     open_inference_repository_pb2,
@@ -300,7 +301,7 @@ async def test_a_good_key_opens_every_path_in_every_form(server: Server) -> None
 SERVICES = {
     f"/{service.full_name}/{method.name}": method
     for module in (
-        *(inference_pb2, management_pb2, open_inference_pb2),
+        *(inference_pb2, lerobot_pb2, management_pb2, open_inference_pb2),
         *(open_inference_repository_pb2, open_inference_torchserve_pb2),
     )
     for service in module.DESCRIPTOR.services_by_name.values()

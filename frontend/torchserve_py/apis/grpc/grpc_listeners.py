@@ -20,6 +20,7 @@ from torchserve_py.apis.grpc.method_table import GrpcMethod, methods_of
 from torchserve_py.apis.grpc.open_inference import OpenInferenceService
 from torchserve_py.apis.grpc.protos import (
     inference_pb2,
+    lerobot_pb2,
     management_pb2,
     open_inference_pb2,
     open_inference_repository_pb2,
@@ -28,6 +29,7 @@ from torchserve_py.apis.grpc.protos import (
 from torchserve_py.apis.grpc.torchserve_inference import InferenceService
 from torchserve_py.apis.grpc.torchserve_management import ManagementService
 from torchserve_py.apis.grpc.two_way import TwoWayCall
+from torchserve_py.apis.lerobot.lerobot_service import LeRobotService
 from torchserve_py.base.settings.addresses import Address
 from torchserve_py.base.settings.server_settings import default_of
 from torchserve_py.base.settings.table import Settings
@@ -71,6 +73,7 @@ class GrpcListeners:
             (open_inference_pb2, open_inference),
             (open_inference_torchserve_pb2, open_inference),
             (open_inference_repository_pb2, open_inference),
+            (lerobot_pb2, LeRobotService(self.context).methods),
         ]
         await self._serve("inference", inference_services, tls)
         await self._serve(

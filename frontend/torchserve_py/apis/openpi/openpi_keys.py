@@ -16,7 +16,7 @@ class OpenpiKeys(ModelConfigKeys):
 
     openpi: Annotated[dict[str, Any] | None, Expected("a map of plain values", is_plain_map)] = key(
         "openpi",
-        "a [robot policy](live-sessions.md#robots-clients-of-openpi): metadata for clients; needs `sequenceBatching`",
+        "a [robot policy](live-sessions.md#robots): metadata for clients; needs `sequenceBatching`",
         "none",
     )
 
