@@ -26,6 +26,7 @@ BUILT_IN: Final = (
     "apis.openai",
     "apis.realtime",
     "apis.openpi",
+    "apis.gr00t",
     "apis.kserve",
     "apis.sagemaker",
     "apis.bookmarks",

@@ -27,6 +27,7 @@ OPTIONAL = {
     "mlserver": ("mlserver", "pandas"),
     "simdjson": ("simdjson",),
     "redis": ("redis",),
+    "gr00t": ("zmq",),
     "ray": ("ray",),
     "speech": ("pocketsphinx", "silero_vad"),
     "client": ("httpx",),
@@ -55,6 +56,7 @@ def test_the_server_serves_without(extra: str, tmp_path: Path) -> None:
     [
         (("redis",), "fleet_state=redis://127.0.0.1:6379\n", "torchserve-py[redis]"),
         (("opentelemetry",), "traces=http://127.0.0.1:4318\n", "torchserve-py[tracing]"),
+        (("zmq",), "gr00t_port=0\n", "torchserve-py[gr00t]"),
     ],
 )
 def test_what_needs_a_package_names_it(

@@ -71,6 +71,7 @@ TRUSS: Final = "truss"  # the HTTP body; pseudo headers such as ``:path`` descri
 CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
 COMPARED_ANSWERS: Final = "compared_answers"  # two answers to compare, see `ts.versions.traffic.compared_answers`
 OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clients write it
+GR00T: Final = "gr00t"  # the same, as GR00T's clients write it
 
 
 class InferRow(NamedTuple):

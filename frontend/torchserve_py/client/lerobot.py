@@ -129,7 +129,8 @@ class _Stub:
         try:
             return self._get_actions(request)
         except grpc.RpcError as error:
-            if (_CAUSE, _UNKNOWN) not in (error.trailing_metadata() or ()) or not self._client.start():
+            metadata: Any = error.trailing_metadata() or ()
+            if (_CAUSE, _UNKNOWN) not in metadata or not self._client.start():
                 raise
             return self._get_actions(request)
 

@@ -17,7 +17,7 @@ from tests.ports import free_ports
 from torchserve_py.apis.grpc.protos import lerobot_pb2, lerobot_pb2_grpc
 from torchserve_py.client import lerobot
 
-CONFIG = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 10\n"
+CONFIG = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 100\n"
 #: Answers with chunks that name the timestep; keeps the last chunk, and says what it was told.
 POLICY = """
 import numpy as np

@@ -23,7 +23,7 @@ from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 
 #: Truth values, numbers, dates and texts, as numpy writes their types.
-_DTYPE: Final = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|[SU][1-9]\d{0,5}|[mM]8(\[\d*[a-zA-Z]{1,2}\])?)")
+DTYPE: Final = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|[SU][1-9]\d{0,5}|[mM]8(\[\d*[a-zA-Z]{1,2}\])?)")
 
 #: The errors of msgpack that do not say what is wrong.
 _WITHOUT_WORDS: Final[Mapping[type[Exception], str]] = {
@@ -42,13 +42,17 @@ def read_openpi_row(wire_row: InferRow) -> Row:
     try:
         observation = unpack(wire_row.body, object_hook=_value_of)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        reason = str(error) or _WITHOUT_WORDS.get(type(error), type(error).__name__)
-        raise RowFailure(400, f"No observation of openpi: {reason}") from error
+        raise RowFailure(400, f"No observation of openpi: {why_unreadable(error)}") from error
     if not isinstance(observation, dict):
         raise RowFailure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
     row = Row(wire_row.job_id, {"body": observation}, wire_row.headers)
     row.encode = _encode
     return row
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return why bytes cannot be read as msgpack."""
+    return str(error) or _WITHOUT_WORDS.get(type(error), type(error).__name__)
 
 
 def _value_of(given: dict[Any, Any]) -> Any:
@@ -75,7 +79,7 @@ def _value_of(given: dict[Any, Any]) -> Any:
 def _dtype(given: Mapping[Any, Any]) -> np.dtype[Any]:
     """Return the type of an array's elements. Raises ValueError: openpi has no such arrays."""
     name = given.get(b"dtype")
-    if not isinstance(name, str) or not _DTYPE.fullmatch(name):
+    if not isinstance(name, str) or not DTYPE.fullmatch(name):
         raise ValueError(
             f"arrays of {str(name)[:40]!a} are not taken: numbers, truth values, dates and texts are, objects never"
         )
@@ -104,7 +108,7 @@ def _plain(value: Any) -> Any:
         value = to_numpy(value)
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"no form for a value of type {type(value).__name__}")
-    if not _DTYPE.fullmatch(value.dtype.str):
+    if not DTYPE.fullmatch(value.dtype.str):
         raise TypeError(f"no form for arrays of {value.dtype}")
     if isinstance(value, np.ndarray):
         data = {b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}

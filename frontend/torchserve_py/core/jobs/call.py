@@ -39,7 +39,7 @@ _ID_PREFIX: Final = str(uuid.uuid4())[:-12]
 _numbers = itertools.count(secrets.randbits(40))
 
 #: How a request comes to a model: from a client, a workflow, a function that calls it, or from the server itself.
-Via = Literal["http", "grpc", "websocket", "workflow", "call", "server"]
+Via = Literal["http", "grpc", "websocket", "zmq", "workflow", "call", "server"]
 #: Ways of a job that belongs to a request which was accepted before.
 _WITHIN: Final = frozenset[Via](("workflow", "call"))
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from torchserve_py.base.settings.schemas.model_config import ASYNCHRONOUS, CONTINUOUS
 from ts.apis.openai.openai_calls import OPENAI
-from ts.protocol.messages import COMPARED_ANSWERS, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI
+from ts.protocol.messages import COMPARED_ANSWERS, GR00T, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI
 
 #: Each has ``adapt(module, function)``, which returns a handler of what a model's module has, with ``entry_point`` and
 #: ``initialize``, or None; ``function`` is what the registration chooses of the module, "" for its only model.
@@ -28,5 +28,6 @@ ROW_READERS: Final[Mapping[str, str]] = {
     OPEN_INFERENCE_GRPC: "ts.apis.open_inference.open_inference_rows",
     OPENAI: "ts.apis.openai.responses_rows",
     OPENPI: "ts.apis.openpi.openpi_rows",
+    GR00T: "ts.apis.gr00t.gr00t_rows",
     COMPARED_ANSWERS: "ts.versions.traffic.compared_answers",
 }

@@ -1,0 +1,1 @@
+"""Observations and actions of GR00T's robots."""
