@@ -243,7 +243,7 @@ class SocketCall(Submitted):
         await self._socket.close()
 
 
-class Session(OverHttp):
+class OverSocket(OverHttp):
     """An endpoint that opens WebSockets: its path, how a step is sent, and how messages that tell of failures look.
 
     The codes are those of the messages; those of handshakes are HTTP's, and that of a message too large is RFC 6455's.
@@ -296,8 +296,12 @@ class Session(OverHttp):
         if self.greets:
             await socket.recv()
         for message in self.step(size):
-            await socket.send(message)
+            await socket.send(message.replace("MODEL", model) if isinstance(message, str) else message)
         return SocketCall(socket, self._code_in)
+
+
+class Session(OverSocket):
+    """A WebSocket for one sequence, which ends with it."""
 
 
 def member(message: Any, *names: str) -> Any:
@@ -432,6 +436,20 @@ ENDPOINTS: list[Endpoint] = [
         forbidden=401,
         overloaded="queue_full",
         expired="client_timeout",
+    ),
+    OverSocket(
+        "Responses",
+        "/v1/responses",
+        lambda size: [json.dumps({"type": "response.create", "model": "MODEL", "input": "x" * size})],
+        lambda message: member(message, "error", "code"),
+        greets=False,
+        config={"plugin_keys": PluginKeys((OpenAIKeys(openai=True),))},
+        part=lambda text: b'event: e\ndata: {"text": "%b"}\n\n' % text,
+        failed="worker_died",
+        forbidden=401,
+        overloaded="queue_full",
+        expired="client_timeout",
+        unknown="model_not_found",
     ),
     Session(
         "openpi",

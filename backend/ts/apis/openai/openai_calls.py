@@ -13,6 +13,9 @@ CALL_HEADER: Final = "openai_call"
 FORK_HEADER: Final = "openai_fork"
 #: The header of an answer with a response that is to be made in the background.
 RUN_HEADER: Final = "openai_run"
+#: The event, for the server alone, with the id and the items of a response that is not kept, without those that the
+#: server has sent (`ResponsesCall.history`).
+ITEMS_EVENT: Final = "items"
 #: What the ids of the sequences begin with that are responses and conversations.
 SEQUENCE_PREFIX: Final = "openai-"
 
@@ -30,6 +33,8 @@ class ResponsesCall:
         limit, after, order: Which part of a list it asks for.
         is_new: Whether the sequence begins with this call.
         starting_after: The events that it asks for have greater numbers.
+        generates: Whether the model answers; else the response has no output, and keeps what it was given.
+        returns_items: Whether the events of a response that is not kept end with `ITEMS_EVENT`.
         history: How many bytes of items that lead to it the body has before the request; 0: the sequence has them.
     """
 
@@ -44,6 +49,8 @@ class ResponsesCall:
     is_new: bool = False
     history: int = 0
     starting_after: int = -1
+    generates: bool = True
+    returns_items: bool = False
 
     def encoded(self) -> str:
         """Return the value of the header."""

@@ -124,6 +124,10 @@ class ResponseAnswer:
         events = [*self._output.close("completed" if status == "completed" else "incomplete")]
         return self._encoded([*events, (f"response.{status}", {"response": {**response, "output": self.items}})])
 
+    def end_without_output(self, response: Mapping[str, Any]) -> str:
+        """Return the last event of a response for which nothing is generated."""
+        return self._encoded([(f"response.{response['status']}", {"response": response})])
+
     def whole(self, completion: dict[str, Any]) -> dict[str, Any]:
         """Return the response for a whole chat completion. Raises HandlerFailed: the handler's answer is none."""
         try:

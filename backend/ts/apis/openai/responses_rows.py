@@ -29,7 +29,14 @@ from ts.apis.openai.conversation_state import (
     page,
     refused,
 )
-from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, RUN_HEADER, SEQUENCE_PREFIX, ResponsesCall
+from ts.apis.openai.openai_calls import (
+    CALL_HEADER,
+    FORK_HEADER,
+    ITEMS_EVENT,
+    RUN_HEADER,
+    SEQUENCE_PREFIX,
+    ResponsesCall,
+)
 from ts.apis.openai.response_answers import IN_PROGRESS, ResponseAnswer, completion_of, ended, head_of
 from ts.apis.openai.response_items import ItemIds, read_items
 from ts.apis.openai.response_requests import ResponseRequest, asked_as, json_object, read_metadata, read_request
@@ -126,17 +133,22 @@ class _Conversation:
 
     def _prepare(self) -> Buffer | None:
         """Answer a call without the handler, or make what the handler gets. Raises Failure: the call is refused."""
-        operation: Callable[[], dict[str, Any] | list[Item] | None] = getattr(self, f"_{self._call.operation}")
+        operation: Callable[[], dict[str, Any] | list[Item] | str | None]
+        operation = getattr(self, f"_{self._call.operation}")
         answer = operation()
         if answer is None:
             return None
+        if isinstance(answer, str):
+            self.row.add_response_property(_CONTENT_TYPE, EVENTS)
+            return answer.encode()
         self.row.add_response_property(_CONTENT_TYPE, JSON)
         return json_text(answer).encode()
 
-    def _create_response(self) -> list[Item] | dict[str, Any] | None:
+    def _create_response(self) -> list[Item] | dict[str, Any] | str | None:
         """Make what the handler gets; or return what leads to a response that is continued already.
 
-        A response that is to be made in the background is returned as it is then.
+        A response that is to be made in the background is returned as it is then; one for which nothing is generated,
+        as its events.
         """
         call, body = self._call, bytes(self._body)
         self._past = json.loads(body[: call.history]) if call.history else []
@@ -160,6 +172,11 @@ class _Conversation:
         self._head = head_of(call.item, request, call.previous, about, stores=stores)
         if request.fields.get("background") and call.operation == "create_response":
             return self._begin_in_background(request)
+        if not call.generates:
+            answer = ResponseAnswer(self._head, self._ids)
+            response = ended(self._head, None, None)
+            begin, end = answer.begin(), answer.end_without_output(response)
+            return begin + self._keep(response | {"output": []}) + end
         if self._sequence_id is not None and call.operation == "create_response":
             self._running[self._sequence_id] = self
         self.row.data = {"body": request.completion(self._past)}
@@ -336,8 +353,8 @@ class _Conversation:
         parts = [begin, *map(self._answer.add, self._chunks.read(value))]
         if not more:
             response = ended(self._head, self._chunks.reason, self._chunks.usage)
-            parts.append(self._answer.end(response))
-            self._keep(response | {"output": self._answer.items})
+            end = self._answer.end(response)
+            parts += [self._keep(response | {"output": self._answer.items}), end]
         return "".join(parts).encode()
 
     def _check_answered(self, row: Row, value: Any) -> None:
@@ -359,15 +376,22 @@ class _Conversation:
         row.add_response_property(_CONTENT_TYPE, JSON)
         return json_text({"object": "response.input_tokens", "input_tokens": tokens}).encode()
 
-    def _keep(self, response: Mapping[str, Any]) -> None:
-        assert self._request is not None, "the handler has answered"
+    def _keep(self, response: Mapping[str, Any]) -> str:
+        """Make a response a part of the sequence, if it is to be; else return its items for the server, if they are."""
+        assert self._request is not None, "the request was read"
         if response["store"]:
             about = {name: value for name, value in response.items() if name != "output"}
             made = {"response": about, "input": self._request.given, "output": response["output"]}
             past = [entry_of(ITEMS, self._past)] if self._call.history else []
             self._append(*past, entry_of(RESPONSE, made))
-        elif self._call.is_new:
+            return ""
+        if self._call.is_new:
             self._end()
+        if not self._call.returns_items:
+            return ""
+        before = [] if self._call.history else self._past
+        items = {"id": response["id"], "items": [*before, *self._request.given, *response["output"]]}
+        return f"event: {ITEMS_EVENT}\ndata: {json_text(items)}\n\n"
 
 
 def _no_previous(response_id: str) -> RowFailure:

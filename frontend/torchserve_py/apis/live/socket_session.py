@@ -2,13 +2,16 @@
 
 Steps run in the order in which they were sent, and are answered in that order. Two tasks serve a session: one takes
 messages, one sends answers at the client's pace. A timer notices a client that is gone.
+
+An API whose messages are no steps of one sequence builds on `OpenSocket`.
 """
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -49,23 +52,14 @@ _APPLIED: Final = (Cause.step_applied, Cause.step_differs)
 SendAnswer = Callable[[], Awaitable[None]]
 
 
-class SocketSession(ABC):
-    """A session, from the upgrade to the close; ``is_text``: whether its messages are text messages."""
+class OpenSocket(ABC):
+    """A WebSocket from the upgrade to the close; ``is_text``: whether its messages are text messages."""
 
-    def __init__(self, socket: WebSocket, template: StepTemplate, *, is_text: bool) -> None:
+    def __init__(self, socket: WebSocket, *, is_text: bool) -> None:
         self._socket = socket
-        self.template = template
         self._is_text = is_text
-        #: The sequence that the next step belongs to, and the number of its last step.
+        #: Of the sequence that the messages belong to; empty if they belong to none.
         self.sequence_id = ""
-        self.last = 0
-        #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
-        self._queue = deque[tuple[StepCall | None, SendAnswer]]()
-        self._answer_comes: asyncio.Future[None] | None = None
-        #: The step whose answer is sent, or waited for.
-        self.current: StepCall | None = None
-        self._count = self._bytes = 0
-        self._room_comes: asyncio.Future[None] | None = None
         self._closed_with: asyncio.Future[SessionOver | None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self.clock = running_time()
@@ -75,6 +69,21 @@ class SocketSession(ABC):
 
     async def greet(self) -> None:  # noqa: B027 - most APIs override it
         """Send what a client is told first: nothing, unless an API says otherwise."""
+
+    @property
+    def max_idle(self) -> float:
+        """Seconds without a request after which the socket is closed."""
+        return math.inf
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a client may take to read what it was sent."""
+        return 0.0
+
+    @property
+    @abstractmethod
+    def is_waiting(self) -> bool:
+        """Whether the client waits for an answer."""
 
     @abstractmethod
     async def take(self, message: Message) -> None:
@@ -87,7 +96,7 @@ class SocketSession(ABC):
         """
         await self.greet()
         self._check()
-        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in (self._receive(), self._answer())]
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in self._work()]
         try:
             done, _ = await asyncio.wait([*tasks, self._closed_with], return_when=asyncio.FIRST_COMPLETED)
             over = next(filter(None, [self._end(each) for each in done]), None)
@@ -100,6 +109,10 @@ class SocketSession(ABC):
                 self._timer.cancel()
             for task in tasks:
                 task.cancel()
+
+    def _work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what serves the socket: once one of these is over, so is the socket."""
+        return [self._receive()]
 
     def _end(self, done: asyncio.Future[SessionOver | None]) -> SessionOver | None:
         """Return why the server closes the session, or None if its client has left."""
@@ -122,17 +135,6 @@ class SocketSession(ABC):
         """Close the session, whose key is good no more."""
         self.close_with(POLICY_VIOLATION, failure.message)
 
-    def close_later(self) -> None:
-        """Close the session once all steps have their answers."""
-        self.put(_going)
-
-    def take_unanswered(self) -> list[StepCall]:
-        """Return the steps without an answer, and forget them; call this when the session has ended."""
-        steps = [self.current, *(step for step, _ in self._queue)]
-        self._queue.clear()
-        self.current = None  # it refers to the session
-        return [step for step in steps if step is not None]
-
     # What the client sends.
 
     async def _receive(self) -> None:
@@ -145,6 +147,83 @@ class SocketSession(ABC):
                 return
             if message.kind is not Kind.pong:
                 await self.take(message)
+
+    async def send(self, message: bytes) -> None:
+        """Send a message; waits for a client that reads slowly."""
+        self._sent += 1
+        self._is_sending = True
+        await self._socket.send(message, is_text=self._is_text)
+        self._is_sending = False
+
+    # Clients that have disappeared or are idle.
+
+    def _check(self) -> None:
+        """Ping a silent client, or close a session that is idle too long or whose client is gone; check again later.
+
+        A client that is not read from, or has answers to read before the ping, may be slow without being gone.
+        The transport limits how slowly it may read an answer. Pongs to its own pings, which nobody waits for, it may
+        leave unread no longer than it may be silent. One that sends a large message is not silent meanwhile, though it
+        can answer no ping.
+        """
+        now, max_idle, give_up_after = self.clock.now(), self.max_idle, _GIVE_UP_AFTER
+        if self._is_sending or not self._is_listening:
+            self._heard_at = now
+        elif self._sent > _READ_AHEAD:
+            give_up_after = max(give_up_after, self.patience)
+        idle = 0.0 if self.is_waiting else now - self.active_at
+        silent = now - max(self._heard_at, self._socket.heard_at)
+        if idle >= max_idle:
+            self.close_with(GONE, f"sequence_expired: no step for {max_idle:g} seconds")
+        elif silent >= give_up_after:
+            self.close_with(*SILENT)
+        else:
+            if silent >= _PING_AFTER:
+                self._socket.ping()
+            self._timer = asyncio.get_running_loop().call_later(min(_PING_AFTER / 2, max_idle - idle), self._check)
+
+
+class SocketSession(OpenSocket):
+    """A session whose messages become steps of a sequence."""
+
+    def __init__(self, socket: WebSocket, template: StepTemplate, *, is_text: bool) -> None:
+        super().__init__(socket, is_text=is_text)
+        self.template = template
+        #: The number of the last step.
+        self.last = 0
+        #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
+        self._queue = deque[tuple[StepCall | None, SendAnswer]]()
+        self._answer_comes: asyncio.Future[None] | None = None
+        #: The step whose answer is sent, or waited for.
+        self.current: StepCall | None = None
+        self._count = self._bytes = 0
+        self._room_comes: asyncio.Future[None] | None = None
+
+    @property
+    def max_idle(self) -> float:
+        return self.template.max_idle
+
+    @property
+    def patience(self) -> float:
+        return self.template.settings.default_response_timeout
+
+    @property
+    def is_waiting(self) -> bool:
+        # While a session is resumed, the step whose answer is awaited is not counted.
+        return self._count > 0 or self.current is not None
+
+    def _work(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._receive(), self._answer()]
+
+    def close_later(self) -> None:
+        """Close the session once all steps have their answers."""
+        self.put(_going)
+
+    def take_unanswered(self) -> list[StepCall]:
+        """Return the steps without an answer, and forget them; call this when the session has ended."""
+        steps = [self.current, *(step for step, _ in self._queue)]
+        self._queue.clear()
+        self.current = None  # it refers to the session
+        return [step for step in steps if step is not None]
 
     async def wait_for_room(self) -> None:
         """Wait until one more step may be on its way; none follows a last step, unless that fails."""
@@ -188,8 +267,6 @@ class SocketSession(ABC):
         self._queue.append((step, answer))
         _wake(self._answer_comes)
 
-    # What the client gets.
-
     async def _answer(self) -> None:
         """Send the answers in their order."""
         while True:
@@ -205,41 +282,6 @@ class SocketSession(ABC):
                 self._socket.let_go(step.size)
                 self.active_at = self.clock.now()
             _wake(self._room_comes)
-
-    async def send(self, message: bytes) -> None:
-        """Send a message; waits for a client that reads slowly."""
-        self._sent += 1
-        self._is_sending = True
-        await self._socket.send(message, is_text=self._is_text)
-        self._is_sending = False
-
-    # Clients that have disappeared or are idle.
-
-    def _check(self) -> None:
-        """Ping a silent client, or close a session that is idle too long or whose client is gone; check again later.
-
-        A client that is not read from, or has answers to read before the ping, may be slow without being gone.
-        The transport limits how slowly it may read an answer. Pongs to its own pings, which nobody waits for, it may
-        leave unread no longer than it may be silent. One that sends a large message is not silent meanwhile, though it
-        can answer no ping.
-        """
-        now, max_idle, give_up_after = self.clock.now(), self.template.max_idle, _GIVE_UP_AFTER
-        if self._is_sending or not self._is_listening:
-            self._heard_at = now
-        elif self._sent > _READ_AHEAD:
-            give_up_after = max(give_up_after, self.template.settings.default_response_timeout)
-        # While a session is resumed, the step whose answer is awaited is not counted.
-        is_waiting = self._count > 0 or self.current is not None
-        idle = 0.0 if is_waiting else now - self.active_at
-        silent = now - max(self._heard_at, self._socket.heard_at)
-        if idle >= max_idle:
-            self.close_with(GONE, f"sequence_expired: no step for {max_idle:g} seconds")
-        elif silent >= give_up_after:
-            self.close_with(*SILENT)
-        else:
-            if silent >= _PING_AFTER:
-                self._socket.ping()
-            self._timer = asyncio.get_running_loop().call_later(min(_PING_AFTER / 2, max_idle - idle), self._check)
 
 
 class StepSession(SocketSession):

@@ -1,7 +1,7 @@
 """The endpoint for OpenAI's Responses and Conversations, of models that declare ``openai: true``.
 
     POST /v1/responses                 GET, DELETE /v1/responses/{id}       GET /v1/responses/{id}/input_items
-    POST /v1/responses/input_tokens
+    POST /v1/responses/input_tokens    GET /v1/responses (a WebSocket, see `responses_socket`)
     POST /v1/conversations             GET, POST, DELETE /v1/conversations/{id}
     GET, POST /v1/conversations/{id}/items                GET, DELETE /v1/conversations/{id}/items/{item}
 
@@ -13,27 +13,33 @@ key that made it, and the sequence: so any server that shares the store can answ
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from torchserve_py.apis.live.session_endpoints import SUBPROTOCOL, offered_by
 from torchserve_py.apis.openai.background_runs import BackgroundResponse, BackgroundRuns, StepRefused
-from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIDialect, OpenAIEndpoints
+from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIEndpoints
+from torchserve_py.apis.openai.responses_dialect import DIALECT, PREVIOUS, bad_field, no_previous
+from torchserve_py.apis.openai.responses_socket import ResponsesSocket
 from torchserve_py.apis.openai.sequence_turns import SequenceTurns
+from torchserve_py.apis.openai.turn_call import TurnCall
 from torchserve_py.base.bounded_json import UnreadableJson, read_member
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
-from torchserve_py.endpoints.failures import EndpointError, Failure
+from torchserve_py.endpoints.credentials import Credential, without_keys
+from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request, failure_of_job
 from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation, Parameter
 from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import ALREADY_SENT, EVENTS_TYPE, JSON_TYPE, AlreadySent, Answer
 from torchserve_py.endpoints.routing import AfterBody, EndpointContext, PathValues, Reply, Route
 from torchserve_py.endpoints.sequences import NO_CLAIM, StepClaim, claim_of
 from torchserve_py.net.http1.request import STREAMING, Request
-from ts.apis.openai.openai_calls import CALL_HEADER, FORK_HEADER, OPENAI, RUN_HEADER, SEQUENCE_PREFIX, ResponsesCall
+from torchserve_py.net.websocket import WebSocket
+from torchserve_py.ops.browser_guard.browser_guard import check_origin
+from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
 from ts.protocol.media_types import JSON
 from ts.protocol.messages import REQUEST_ID
 
@@ -47,8 +53,6 @@ _REFERENCE: Final = "item_reference"
 #: What a handler sees as the path of a new response.
 _COMPLETIONS: Final = "v1/chat/completions"
 _MOST_LISTED: Final = 100
-#: Causes that say that a sequence is over: for OpenAI's clients what they ask for is not there.
-_GONE: Final = frozenset({"sequence_unknown", "sequence_ended", "sequence_expired", "sequence_lost", "version_gone"})
 _WHAT_KEEPS: Final = (
     "Its model-config.yaml needs three lines for that, for example sequenceBatching: true, sequenceMaxIdleMSec: 600000"
     " (milliseconds until a conversation without requests ends) and maxNumSequence: 1000 (conversations at a time)."
@@ -70,54 +74,10 @@ _LOOK_SECONDS: Final = 1.0
 _LONGEST_NUMBER: Final = 10
 
 
-class ResponsesDialect(OpenAIDialect):
-    """As of all paths of OpenAI's, but that what is over is not found."""
-
-    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
-        if failure.cause in _GONE:
-            failure = failure._replace(status=404)
-        return super().failure(failure, call)
-
-
-DIALECT: Final = ResponsesDialect()
-
-
-class TurnCall(HttpCall):
-    """A call that continues a response.
-
-    Attributes:
-        passed: Called once the next call of the sequence may be sent.
-        fork: Returns the call that begins a sequence with what leads to the response, if another call continues it.
-        run: Returns the reply to a request for a response that is made in the background, as it is now.
-    """
-
-    __slots__ = ("fork", "passed", "run")
-
-    passed: Callable[[], None] | None
-    fork: Callable[[bytes], Reply]
-    run: Callable[[Part], Reply]
-
-    def first(self, outcome: Part | Cause) -> None:
-        self.pass_on()
-        named = [name for name, _ in outcome.headers] if isinstance(outcome, Part) else ()
-        if not isinstance(outcome, Part) or not (FORK_HEADER in named or RUN_HEADER in named):
-            super().first(outcome)
-            return
-        self.end_comments()
-        try:
-            self._replier.follow(self.fork(bytes(outcome.body)) if FORK_HEADER in named else self.run(outcome))
-        except Exception as error:
-            self._replier.raised(error)
-
-    def cancel(self) -> None:
-        super().cancel()
-        self.pass_on()
-
-    def pass_on(self) -> None:
-        """Let the next call of the sequence be sent."""
-        passed, self.passed = self.passed, None
-        if passed is not None:
-            passed()
+#: A call that makes a response, or what waits for its turn or for items, and then comes to one.
+CreateReply: TypeAlias = TurnCall | Coroutine[Any, Any, TurnCall]
+#: A request for a response whose body has all of it.
+CREATE: Final = ResponsesCall("create_response", "")
 
 
 class ResponsesEndpoints(OpenAIEndpoints):
@@ -127,6 +87,8 @@ class ResponsesEndpoints(OpenAIEndpoints):
         super().__init__(context)
         self._turns = SequenceTurns()
         self._runs = context.shared(_runs_of)
+        self._sockets: set[ResponsesSocket] = set()
+        context.on_drain.append(self._close_sockets)
 
     def routes(self) -> Iterator[Route]:
         one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
@@ -135,9 +97,10 @@ class ResponsesEndpoints(OpenAIEndpoints):
         counting = self._route(
             *("POST", "/v1/responses/input_tokens", "count_input_tokens"),
             "How many tokens a request has",
-            partial(self._create_response, operation="count_input_tokens"),
+            partial(self._create_response, call=ResponsesCall("count_input_tokens", "")),
         )
         yield replace(counting, applies=lambda request, values: True)  # it is no id of a response
+        yield Route("/v1/responses", self._open_socket, ("GET",), dialect=DIALECT)
         yield self._route(
             "GET", response, "get_response", "A response that is kept, or its events", take=self._get_response
         )
@@ -185,41 +148,45 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
     # What begins or continues something
 
-    def _create_response(self, request: Request, body: bytes, operation: str = "create_response") -> Reply:
+    def _create_response(self, request: Request, body: bytes, call: ResponsesCall = CREATE) -> CreateReply:
+        """Let a request for a response begin or continue something; ``call`` has what is no part of the body."""
         if _REFERENCE.encode() in body:
-            return self._create_with_references(request, body, operation)
-        return self._create(request, body, operation)
+            return self._create_with_references(request, body, call)
+        return self._create(request, body, call)
 
-    def _create(self, request: Request, body: bytes, operation: str) -> Reply:
-        members = {name: _member(body, name) for name in ("model", "previous_response_id", "conversation")}
-        previous, conversation = members["previous_response_id"], members["conversation"]
+    def _create(self, request: Request, body: bytes, call: ResponsesCall) -> CreateReply:
+        asked = body[call.history :]
+        members = {name: _member(asked, name) for name in ("model", PREVIOUS, "conversation")}
+        previous, conversation = members[PREVIOUS], members["conversation"]
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
         if previous is not None and conversation is not None:
-            raise _wrong("A response continues either previous_response_id or conversation.", "previous_response_id")
+            raise _wrong("A response continues either previous_response_id or conversation.", PREVIOUS)
         name = members["model"]
         if conversation is not None:
             model, sequence = self._of_id(request, conversation, _CONVERSATION, "conversation", name)
-            call = ResponsesCall(operation, conversation, None, True, _response_id(sequence))
+            call = replace(call, id=conversation, in_conversation=True, item=_response_id(sequence))
             return self._submit_response(request, body, model, sequence, call)
-        if previous is not None:
-            model, sequence = self._of_id(request, previous, _RESPONSE, "previous_response_id", name)
+        if previous is not None and not call.history:
+            model, sequence = self._of_id(request, previous, _RESPONSE, PREVIOUS, name)
             new = _response_id(sequence)
-            call = ResponsesCall(operation, new, previous, item=new)
+            call = replace(call, id=new, previous=previous, item=new)
             return self._in_turn(request, body, model, sequence, call)
         model = self.named(name if isinstance(name, str) else "")
         sequence = self._new_sequence(request, model)
         new = _response_id(sequence)
-        call = ResponsesCall(operation, new, item=new, is_new=True)
+        call = replace(call, id=new, previous=previous, item=new, is_new=True)
         return self._submit_response(request, body, model, sequence, call)
 
-    def _in_turn(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall) -> Reply:
+    def _in_turn(
+        self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall
+    ) -> CreateReply:
         """Let a response continue another one, in its sequence or, if another does so already, in one of its own."""
 
-        def submit() -> HttpCall:
+        def submit() -> TurnCall:
             return self._submit_response(request, body, model, sequence, call, lambda: self._turns.pass_on(sequence))
 
-        async def wait() -> HttpCall:
+        async def wait() -> TurnCall:
             await self._turns.wait(sequence)
             return submit()
 
@@ -233,7 +200,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         sequence: str,
         call: ResponsesCall,
         passed: Callable[[], None] | None = None,
-    ) -> HttpCall:
+    ) -> TurnCall:
         """Submit a call about a response, which may become another one, or a run in the background."""
         claim = _claim_of(request, sequence, is_new=call.is_new)
         made = self._call_of(request, body, model, sequence, call, claim, TurnCall)
@@ -242,14 +209,15 @@ class ResponsesEndpoints(OpenAIEndpoints):
         made.fork = lambda history: self._fork(request, body, model, sequence, call, history)
         made.run = lambda part: self._made_later(request, body[call.history :], model, sequence, bytes(part.body))
         try:
-            return self.context.submit(made, body)
+            self.context.submit(made, body)
         except Exception:
             made.pass_on()
             raise
+        return made
 
     def _fork(
         self, request: Request, body: bytes, model: ServedModel, sequence: str, call: ResponsesCall, history: bytes
-    ) -> HttpCall:
+    ) -> TurnCall:
         """Let a response begin a sequence of its own, with what leads to it."""
         own = self._new_sequence(request, model, sequence)
         new = _response_id(own)
@@ -305,14 +273,15 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
     # References
 
-    async def _create_with_references(self, request: Request, body: bytes, operation: str) -> Reply:
+    async def _create_with_references(self, request: Request, body: bytes, call: ResponsesCall) -> TurnCall:
         """Put the items in the place of references to them; a conversation or a response may have them."""
+        history, asked = body[: call.history], body[call.history :]
         try:
-            fields = json.loads(body)
+            fields = json.loads(asked)
             given = fields["input"]
             places = [place for place, item in enumerate(given) if item.get("type") == _REFERENCE]
         except (ValueError, TypeError, LookupError, AttributeError):
-            return self._create(request, body, operation)  # the worker returns what is wrong with it
+            return await self._created(request, body, call)  # the worker returns what is wrong with it
         by_sequence: dict[str, list[int]] = {}
         for place in places:
             digits = str(given[place].get("id")).rpartition("_")[2]
@@ -321,7 +290,46 @@ class ResponsesEndpoints(OpenAIEndpoints):
             found = await self._items(request, sequence, [str(given[place].get("id")) for place in its])
             for place, item in zip(its, found, strict=True):
                 given[place] = item
-        return self._create(request, json.dumps(fields).encode(), operation)
+        return await self._created(request, history + json.dumps(fields).encode(), call)
+
+    async def _created(self, request: Request, body: bytes, call: ResponsesCall) -> TurnCall:
+        made = self._create(request, body, call)
+        return made if isinstance(made, TurnCall) else await made
+
+    # Over a WebSocket
+
+    def _open_socket(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
+        """Accept a handshake. Raises EndpointError: it is none, its page is of another origin, the server drains."""
+        check_origin(request, self.settings)
+        if self.context.is_draining:
+            raise EndpointError(failure_of_job(Cause.draining, "", None))
+        socket = WebSocket(request, self.max_body, compress=False)
+        if not socket.is_possible:
+            raise bad_request("GET /v1/responses is the handshake of a WebSocket (version 13).")
+        return self._serve_socket(request, socket)
+
+    async def _serve_socket(self, request: Request, socket: WebSocket) -> AlreadySent:
+        session = ResponsesSocket(socket, self, request)
+        credential: Credential | None = request.credential
+        forget = None if credential is None else credential.hold(None, session.lose_right)
+        self._sockets.add(session)
+        try:
+            socket.accept([(SUBPROTOCOL, name) for name in without_keys(offered_by(request))[:1]])
+            await session.run()
+        finally:
+            self._sockets.discard(session)
+            if forget is not None:
+                forget()
+        return ALREADY_SENT
+
+    async def create(self, request: Request, body: bytes, call: ResponsesCall) -> TurnCall:
+        """Let a turn of a WebSocket make a response; see `_create_response`. Raises EndpointError: it is refused."""
+        made = self._create_response(request, body, call)
+        return made if isinstance(made, TurnCall) else await made
+
+    def _close_sockets(self) -> None:
+        for session in self._sockets:
+            session.close_later()
 
     async def _items(self, request: Request, sequence: str, names: list[str]) -> list[Any]:
         """Return items of a sequence. Raises EndpointError: one is not there."""
@@ -402,13 +410,14 @@ class ResponsesEndpoints(OpenAIEndpoints):
         found = self._find(request, name, kind)
         if found is None:
             if kind == _RESPONSE:
-                code = "previous_response_not_found"
-                raise _wrong(f"Previous response with id {name!r} not found.", param, code)
+                raise EndpointError(no_previous(name))
             raise EndpointError(Failure(404, "NotFound", f"Conversation with id {name!r} not found.", "not_found"))
         model, sequence = found
         named = self.models.get().get(model_name) if isinstance(model_name, str) else model
         if named is not None and named.name != model.name:
             raise _wrong(f"{param} is of the model {model.name!r}, and only that can continue it.", "model")
+        if request.upgrades and not model.is_stateful:  # it was one of a connection
+            raise EndpointError(no_previous(name))
         self._check_keeps(model, param)
         return model, sequence
 
@@ -435,6 +444,8 @@ class ResponsesEndpoints(OpenAIEndpoints):
     ) -> HttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
         made = self.context.call_of(request, DIALECT, model, headers, OPENAI, kind=kind)
+        if request.upgrades:
+            made.via = "websocket"
         if model.is_stateful:
             made.sequence = self.sequences.of_values(f"{SEQUENCE_PREFIX}{sequence}", call.is_new or None, None, claim)
             made.headers = (*made.headers, *made.sequence.headers)
@@ -457,13 +468,15 @@ def _failure_of(refusal: StepRefused) -> Failure:
 
 
 def _name_of(request: Request) -> str | None:
-    """Return the name of a request that its client may send again, if it has one."""
+    """Return the name of a request that its client may send again, if it has one; a handshake names no turn."""
+    if request.upgrades:
+        return None
     return request.headers.get(REQUEST_ID) or request.headers.get(_IDEMPOTENCY) or None
 
 
 def _claim_of(request: Request, sequence: str, *, is_new: bool) -> StepClaim:
     """Return which step of its sequence a request is. One with a name that begins a sequence is step 1 of just that."""
-    name, claim = _name_of(request), claim_of(request.headers)
+    name, claim = _name_of(request), NO_CLAIM if request.upgrades else claim_of(request.headers)
     if is_new and name is not None:
         return StepClaim(name, "1", f"{SEQUENCE_PREFIX}{sequence}")
     return claim._replace(request_id=name)
@@ -499,5 +512,4 @@ def _listing(request: Request) -> tuple[int, str, str]:
 
 
 def _wrong(message: str, param: str, code: str | None = None) -> EndpointError:
-    details: Mapping[str, str | None] = {"param": param, "code": code}
-    return EndpointError(Failure(400, "BadRequestException", message, details=json.dumps(details).encode()))
+    return EndpointError(bad_field(message, param, code))
