@@ -4,7 +4,7 @@ from torchserve_py.core.scheduling.fifo import Fifo
 from torchserve_py.core.scheduling.job import AHEAD, CANCELLED, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.core.scheduling.lane import WorkerLoad
 from torchserve_py.core.scheduling.scheduler import Scheduler
-from torchserve_py.core.scheduling.sequence import CLOSED, HELD, IDLE, PENDING, READY, Sequence, SequenceLane
+from torchserve_py.core.scheduling.sequence import CLOSED, HELD, IDLE, MOVING, PENDING, READY, Sequence, SequenceLane
 from torchserve_py.core.scheduling.sequence import RUNNING as SEQUENCE_RUNNING
 from torchserve_py.core.scheduling.sequence_source import Sequences
 
@@ -143,6 +143,7 @@ def validate_sequence(source: Sequences, sequence: Sequence) -> None:
         READY: waiting and in_flight <= source._joins,
         SEQUENCE_RUNNING: in_flight and not (waiting and source._may_join(sequence)),
         HELD: waiting and not in_flight,
+        MOVING: True,
         IDLE: not waiting and not in_flight,
     }
     assert right[sequence.state], f"{sequence} is not {sequence.state}"

@@ -33,7 +33,7 @@ from torchserve_py.core.scheduling.lost_jobs import MOST_RUNS
 from torchserve_py.core.scheduling.order import OLDEST_EVERY
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.core.scheduling.scheduler import Scheduler
-from torchserve_py.core.scheduling.sequence import Sequence
+from torchserve_py.core.scheduling.sequence import MOVING, Sequence
 from torchserve_py.core.scheduling.timing import Timing
 
 picks = st.integers(0, 1_000)
@@ -333,6 +333,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif what == "close" and len(self.jobs) > 25:
             self.close((Cause.unregistered, Cause.draining)[pick % 2])
 
+    @precondition(lambda self: self.policy.sequences and not self.durable and self.workers)
+    @rule(what=st.sampled_from(["vacate", "reopen", "leave", "leave", "arrive", "arrive", "stay"]), pick=picks)
+    def move_sequences(self, what, pick):
+        """A worker is to leave, or stays after all; a sequence leaves it, and goes on elsewhere, or where it was."""
+        worker_id = list(self.workers)[pick % len(self.workers)]
+        sequences = list(self.scheduler.sequences())
+        sequence = sequences[pick % len(sequences)] if sequences else None
+        if what == "vacate":
+            self.scheduler.vacate(worker_id)
+        elif what == "reopen":
+            self.perform(self.scheduler.reopen(worker_id, self.now))
+        elif what == "leave" and sequence is not None:
+            self.scheduler.leave(sequence)
+        elif what == "arrive" and sequence is not None:
+            self.arrive(sequence)
+        elif sequence is not None:
+            self.perform(self.scheduler.stay(sequence, self.now))
+
+    def arrive(self, sequence):
+        was_moving = sequence.state is MOVING and not sequence.in_flight
+        home = self.scheduler.successor()
+        effects = None if home is None else self.scheduler.arrive(sequence, home, self.now)
+        if effects is None:
+            self.perform(self.scheduler.stay(sequence, self.now))
+            return
+        assert was_moving
+        if sequence.id in self.homes:
+            self.homes[sequence.id] = home
+        self.perform(effects)
+
     @rule(sequence_id=sequence_ids, reason=st.sampled_from([CloseReason.ended, CloseReason.evicted]))
     def close_sequence(self, sequence_id, reason):
         self.perform(self.scheduler.close_sequence(sequence_id, reason, self.now))
@@ -521,6 +551,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             for number, worker in enumerate(list(self.workers.values())):
                 if worker.rests:
                     self.rest(number)
+            for sequence in list(self.scheduler.sequences()):
+                self.perform(self.scheduler.stay(sequence, self.now))
             if self.scheduler.is_idle and not self.open:
                 break
             if not self.scheduler.in_flight:

@@ -47,6 +47,11 @@ class Reservations:
         """Whether the session has asked for a guarantee before, under its present worker."""
         return sequence in self._reserved
 
+    def moved(self, sequence: Sequence) -> None:
+        """Note that a sequence goes on at another worker, where its next step asks for a guarantee again."""
+        if sequence in self._reserved:
+            self.forget(sequence)
+
     def is_due_again(self, sequence: Sequence, now: float) -> bool:
         """Whether to test again if a session that runs without a guarantee fits by now."""
         return now >= self._test_again_at and self.is_degraded(sequence)

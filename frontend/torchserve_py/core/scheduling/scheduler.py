@@ -20,7 +20,7 @@ from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.overload import Overload
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.scheduling.punctuality import Punctuality
-from torchserve_py.core.scheduling.sequence import Sequence
+from torchserve_py.core.scheduling.sequence import IDLE, Sequence
 from torchserve_py.core.scheduling.sequence_source import MOST_ENDED_AT_ONCE, LostSequences, Sequences
 from torchserve_py.core.scheduling.step_times import StepTimes
 
@@ -231,6 +231,54 @@ class Scheduler:
                 self._sequences.retire(worker, now)
             self._refuse_without_workers(now)
             self._assignment.answered(worker, now)
+        return self._conclude(now)
+
+    def vacate(self, worker_id: str) -> Iterable[Sequence]:
+        """Bind no further sequence to a worker, which goes on with those that it has; return them, resting ones first.
+
+        Each may `leave`, and `arrive` at a `successor` or `stay`. Then retire the worker, or `reopen` it.
+        """
+        worker = self._worker(worker_id)
+        if self._sequences is None:
+            return ()
+        return sorted(self._sequences.vacate(worker), key=lambda sequence: sequence.state is not IDLE)
+
+    def reopen(self, worker_id: str, now: float) -> Effects:
+        """Bind sequences again to a worker that stays after all."""
+        self._catch_up(now)
+        worker = self._worker(worker_id)
+        if self._sequences is not None and not worker.retiring:
+            self._sequences.reopen(worker, now)
+        return self._conclude(now)
+
+    def leave(self, sequence: Sequence) -> bool:
+        """Send no further job of a sequence that is to leave its worker; return False if it cannot leave now.
+
+        Its state may move once nothing of it is in flight. Until then, and while it moves, it may end as ever.
+        """
+        return self._sequences is not None and self._sequences.leave(sequence)
+
+    def successor(self) -> str | None:
+        """Return the worker with the fewest sequences that may get more of them; None if there is none."""
+        return None if self._sequences is None else self._sequences.successor()
+
+    def arrive(self, sequence: Sequence, worker_id: str, now: float) -> Effects | None:
+        """Let a sequence that was to leave go on at a worker that has its state.
+
+        None: that takes no sequences, or the sequence is over; then it has to `stay`.
+        """
+        self._catch_up(now)
+        if self._sequences is None or not self._sequences.arrive(sequence, worker_id, now):
+            return None
+        if self.punctuality is not None:
+            self.punctuality.reservations.moved(sequence)
+        return self._conclude(now)
+
+    def stay(self, sequence: Sequence, now: float) -> Effects:
+        """Let a sequence that was to leave go on where it is."""
+        self._catch_up(now)
+        if self._sequences is not None:
+            self._sequences.stay(sequence, now)
         return self._conclude(now)
 
     def rest(self, worker_id: str, now: float, *, rests: bool) -> Effects:

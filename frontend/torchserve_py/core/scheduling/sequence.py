@@ -3,12 +3,14 @@
 PENDING ─ bind ▶ READY ─ send ▶ RUNNING ─ call ▶ READY (recall: back to RUNNING)
                    └──── rest ─────┴───── rest ▶ IDLE ─ call ▶ READY
                                    RUNNING ─ hold ▶ HELD ─ call ▶ READY
+       READY, RUNNING, IDLE ─ leave ▶ MOVING ─ call ▶ READY (arrive: IDLE)
 any of them ─ close ▶ CLOSED
 
 PENDING  a job waits, no worker has a slot yet
 READY    bound; its next job may be sent: the sequence is in its worker's lane
 RUNNING  bound; it has a job in flight, and no other may be sent now
 HELD     bound; another server has the sequence and was asked to let go; its next job is sent a moment later
+MOVING   bound; no job is sent: once none is in flight, its state goes to another worker, or stays after all
 IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
 """
 
@@ -33,13 +35,14 @@ class SequenceState(StrEnum):
     READY = "ready"
     RUNNING = "running"
     HELD = "held"
+    MOVING = "moving"
     IDLE = "idle"
     CLOSED = "closed"
 
 
-PENDING, READY, RUNNING, HELD, IDLE, CLOSED = SequenceState
+PENDING, READY, RUNNING, HELD, MOVING, IDLE, CLOSED = SequenceState
 
-SequenceEvent: TypeAlias = Literal["bind", "call", "send", "recall", "hold", "rest", "close"]
+SequenceEvent: TypeAlias = Literal["bind", "call", "send", "recall", "hold", "leave", "arrive", "rest", "close"]
 SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
     {
         (PENDING, "bind"): READY,
@@ -55,6 +58,13 @@ SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
         (HELD, "rest"): IDLE,
         (HELD, "close"): CLOSED,
         (RUNNING, "close"): CLOSED,
+        (READY, "leave"): MOVING,
+        (RUNNING, "leave"): MOVING,
+        (IDLE, "leave"): MOVING,
+        (MOVING, "rest"): MOVING,
+        (MOVING, "call"): READY,
+        (MOVING, "arrive"): IDLE,
+        (MOVING, "close"): CLOSED,
         (IDLE, "call"): READY,
         (IDLE, "close"): CLOSED,
     }

@@ -21,6 +21,7 @@ from torchserve_py.core.scheduling.policy import SequencePolicy
 from torchserve_py.core.scheduling.sequence import (
     HELD,
     IDLE,
+    MOVING,
     PENDING,
     READY,
     RUNNING,
@@ -270,6 +271,70 @@ class Sequences:
                 break
             del self._lost.lanes[lane]
         self._shared.deadlines.start_timer(self._lost, now)
+
+    # Sequences that move to another worker
+
+    def vacate(self, worker: WorkerLoad) -> list[Sequence]:
+        """Bind no further sequence to a worker that is to leave; return those that it has, and goes on with."""
+        return self._unlink(worker)
+
+    def reopen(self, worker: WorkerLoad, now: float) -> None:
+        """Bind sequences again to a worker that stays after all."""
+        lane = cast(SequenceLane, worker.lane)
+        if worker.id not in self._lanes:
+            self._lanes[worker.id] = lane
+            self._emptiest.add(lane)
+            self._bind_pending(now)
+
+    def leave(self, sequence: Sequence) -> bool:
+        """Send no job of a sequence that is to leave its worker; return False if it cannot leave now.
+
+        A stream keeps it: the job that waits may be the one that ends the stream.
+        """
+        can_leave = sequence.state in (IDLE, READY, RUNNING) and sequence.ending is None
+        if not can_leave or any(job.state is STREAMING for job in sequence.in_flight):
+            return False
+        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "leave"]
+        sequence.lane.withdraw(sequence)
+        return True
+
+    def successor(self) -> str | None:
+        """Return the worker that has the fewest sequences and may get more of them, None if there is none."""
+        lane = self._emptiest.get()
+        return None if lane is None else lane.worker_id
+
+    def arrive(self, sequence: Sequence, worker_id: str, now: float) -> bool:
+        """Bind a moving sequence to the worker that has its state now; return False if that takes no sequences."""
+        lane = self._lanes.get(worker_id)
+        if lane is None or sequence.state is not MOVING or sequence.in_flight:
+            return False
+        before, sequence.lane = sequence.lane, lane
+        del before.bound[sequence]
+        lane.bound[sequence] = None
+        self._emptiest.changed(before)
+        self._emptiest.changed(lane)
+        self._go_on(sequence, now)
+        if before.items:
+            self._shared.lanes_to_serve.append(before)  # the remaining sequences may all be ready now
+        self._bind_pending(now)
+        return True
+
+    def stay(self, sequence: Sequence, now: float) -> None:
+        """Let a sequence that was to move go on where it is."""
+        if sequence.state is MOVING:
+            self._go_on(sequence, now)
+
+    def _go_on(self, sequence: Sequence, now: float) -> None:
+        """Let a sequence that has moved, or stays, send its jobs again."""
+        if sequence.in_flight:
+            sequence.state = SEQUENCE_TRANSITIONS[SEQUENCE_TRANSITIONS[MOVING, "call"], "send"]
+            self._settle(sequence, now)
+        elif sequence.waiting:
+            self._call(sequence, now)
+        else:
+            sequence.state, sequence.idle_since = SEQUENCE_TRANSITIONS[MOVING, "arrive"], now
+            if sequence.ends_at <= now:
+                self._close(sequence, CloseReason.timeout, now)
 
     def set_workers(self, count: int, now: float) -> None:
         """Set the capacity, which is never less than what the workers' batches hold, and share it evenly as slots."""
