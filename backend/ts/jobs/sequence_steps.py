@@ -1,8 +1,8 @@
 """What counts the steps of sequences, as the worker sees it: which requests run, and what is done between them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ts.jobs.row import Row
 from ts.protocol.messages import EndedSequence, Histories, InferRow, ResultRow, SequenceNews
@@ -25,6 +25,15 @@ class Steps(Protocol):
 
     def listen(self, tell: Callable[[Sequence[str]], None], reports: StoreReports) -> None:
         """Have a thread call ``tell`` with the ids of sequences that other servers ask for, and report on the store."""
+
+    def hand_over(self, send: Callable[[list[Any]], None], most: int) -> Mapping[str, Callable[..., Any]]:
+        """Return what answers the server's questions to give and to take sequences, by their kind.
+
+        Empty if a store has the states. ``send`` sends a message to the server; ``most`` is the most bytes of one.
+        """
+
+    def add_state(self, sequence_id: str, piece: bytes) -> None:
+        """Take a piece of a sequence that another worker gives."""
 
     def begin(
         self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = ...

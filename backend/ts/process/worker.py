@@ -147,6 +147,8 @@ def load_handler(
     prepare(service, runtime, load)
     if service.steps is not None:
         service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
+        if load["cache"] is not None:
+            runtime.answers |= service.steps.hand_over(connection.send, load["cache"]["most_state"])
     return partial(serve, connection, runtime), runtime.declares
 
 
@@ -186,8 +188,10 @@ def serve(connection: FrontendConnection, runtime: TorchServeHandler) -> None:
                 runtime.admit(messages.decode_infer(*fields))
             case [messages.END_SEQUENCE, ended]:
                 runtime.end_sequences(map(EndedSequence._make, ended))
-            case [kind, number] if kind in runtime.answers:
-                connection.send([messages.ANSWER, number, runtime.answers[kind]()])
+            case [kind, number, *fields] if kind in runtime.answers:
+                connection.send([messages.ANSWER, number, runtime.answers[kind](*fields)])
+            case [messages.STATE, sequence_id, piece]:
+                runtime.add_state(sequence_id, piece)
             case [messages.STOP]:
                 stopping = True
             case None:

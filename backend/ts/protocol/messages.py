@@ -25,6 +25,11 @@ END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
 EXPOSE: Final = "expose"  # [EXPOSE, number]: asks for the model's own metrics; never queued behind jobs
+GIVE: Final = "give"  # [GIVE, number, sequence id]: asks for all there is of a sequence; `ts.sequences.handover`
+STATE: Final = (
+    "state"  # [STATE, sequence id, bytes]: a piece of that, from a worker to the server, or from it to another
+)
+TAKE: Final = "take"  # [TAKE, number, sequence id, bytes]: to have the sequence whose pieces have come, so many bytes
 PING: Final = "ping"  # [PING, number]
 CALLED: Final = "called"  # [CALLED, number, status, content type, body, error or None]: what came of a `CALL`
 STOP: Final = "stop"  # [STOP]; earlier messages are still answered
@@ -44,6 +49,17 @@ PONG: Final = "pong"  # [PONG, number]
 EVICTIONS: Final = "evictions"  # [EVICTIONS, whether the store may drop sequences by itself, keys that it has dropped]
 STORE_SIZE: Final = "store_size"  # [STORE_SIZE, bytes of the store of sequences, their number or None]
 WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for stored sequences of this one
+
+#: The most bytes of a `STATE`, so that no frame of a worker becomes longer than the server allows for the smallest.
+STATE_PIECE: Final = 2**19
+#: Why a sequence in memory is not handed over: its state cannot be encoded or decoded; the handler keeps it where the
+#: server cannot find it; there is no room for it, or no worker; anything else, such as a worker that dies meanwhile.
+NOT_ENCODABLE: Final = "not_encodable"
+STATE_ELSEWHERE: Final = "state_elsewhere"
+NO_ROOM: Final = "no_room"
+NO_SUCCESSOR: Final = "no_successor"
+MOVE_FAILED: Final = "failed"
+MOVE_REFUSALS: Final = (NOT_ENCODABLE, STATE_ELSEWHERE, NO_ROOM, NO_SUCCESSOR, MOVE_FAILED)
 
 #: How many calls a worker has open for requests of clients: more wait, so that they do not fill the queue of a model.
 CALLS_AT_ONCE: Final = 64

@@ -16,6 +16,7 @@ from ts.jobs import device_loss
 from ts.jobs.errors import RowFailure, device_failure
 from ts.jobs.row import Row, RowReader
 from ts.protocol.messages import (
+    GIVE,
     NO_HISTORIES,
     STATUS_CANCELLED,
     EndedSequence,
@@ -57,7 +58,7 @@ class TorchServeHandler:
         self._reader_of = cache(self._find_reader)
         self._claims = claims
         self._frames: deque[InferFrame] = deque()
-        #: What answers the questions of plugins: messages ``[kind, number]`` that take their turn with batches.
+        #: What answers questions: messages ``[kind, number, …]`` that take their turn with batches.
         self.answers: dict[str, Callable[[], Any]] = {}
 
     @property
@@ -147,6 +148,8 @@ class TorchServeHandler:
             declared["sequence_states"] = {"store": (context.cache_settings or {})["store"], "stepsWrite": written}
             if context.migrate is not None:
                 declared["sequence_states"]["migrates"] = True
+            if GIVE in self.answers:
+                declared["sequence_states"]["handsOver"] = True
         return {**self._service.declared, **declared}
 
     def begin_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
@@ -237,6 +240,11 @@ class TorchServeHandler:
                     logger.exception("on_sequence_end(%r, %r) failed", each.sequence_id, each.reason)
         if self._service.steps is not None:
             self._service.steps.end(ended)
+
+    def add_state(self, sequence_id: str, piece: bytes) -> None:
+        """Take a piece of a sequence that another worker gives."""
+        if self._service.steps is not None:
+            self._service.steps.add_state(sequence_id, piece)
 
     def close(self) -> None:
         """Close the store of the model's sequences before the worker stops."""

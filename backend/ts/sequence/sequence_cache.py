@@ -232,6 +232,16 @@ class SequenceCache(MutableMapping[str, Any]):
         self._states[sequence_id] = state
         self.measure(sequence_id)
 
+    def has_room_for(self, state: Any) -> bool:
+        """Whether one more state fits without the eviction of another."""
+        if len(self._states) >= self._capacity:
+            return False
+        return not self._budget or self.used_bytes + size_of(state, self._budget) <= self._budget
+
+    def note_lost(self, sequence_id: str) -> None:
+        """Note that the state was lost at another worker, which the sequence comes from."""
+        self._lose(sequence_id)
+
     def drop(self, sequence_id: str) -> None:
         """Remove the sequence's state, and forget that the state was lost."""
         self._states.pop(sequence_id, None)

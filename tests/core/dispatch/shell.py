@@ -36,6 +36,7 @@ class FakeWorker:
         self.inputs: list[tuple[str, bool, bytes]] = []
         self.ended_sequences: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.paused = False
+        self.hands_over = False
 
     @property
     def in_flight(self) -> set[str]:

@@ -60,6 +60,9 @@ class FakeDispatcher:
     def take_out(self, worker: Worker) -> None:
         self.taken_out.append(worker.id)
 
+    def hands_over(self, worker: Worker) -> bool:
+        return False
+
     async def retire(self, worker: Worker, limit: float) -> None: ...
     def set_workers(self, count: int) -> None:
         self.expected.put_nowait(count)

@@ -34,6 +34,7 @@ from ts.protocol.messages import (
     SequenceNews,
 )
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequences.handover.give_and_take import Handover, OpenSequences
 from ts.sequences.steps.prepared import prepare
 from ts.sequences.steps.record import KeptStep, SequenceRecord, new_token
 from ts.sequences.steps.request_digest import digest_of_request
@@ -115,6 +116,7 @@ class Steps:
         self._answers: dict[str, dict[int, KeptFields]] = {}
         #: What comes back if no step of the present incarnation is applied.
         self._earlier: dict[str, _Earlier] = {}
+        self._handover = Handover(OpenSequences(self._records, self._answers, self._live_of), cache)
 
     def begin(
         self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES
@@ -462,6 +464,21 @@ class Steps:
             self._earlier.pop(sequence_id, None)
             self._cache.forget_aside(sequence_id)
             self._cache.drop(sequence_id)
+            self._handover.forget(sequence_id)
+
+    def hand_over(self, send: Callable[[list[Any]], None], most: int) -> Mapping[str, Callable[..., Any]]:
+        """Return what answers the server's questions to give and to take sequences, by their kind.
+
+        Args:
+            send: Sends a message to the server.
+            most: The most bytes that a sequence which is given may have.
+        """
+        self._handover.open(send, most)
+        return self._handover.questions
+
+    def add_state(self, sequence_id: str, piece: bytes) -> None:
+        """Take a piece of a sequence that another worker gives."""
+        self._handover.add(sequence_id, piece)
 
     def listen(self, tell: Callable[[Sequence[str]], None], reports: StoreReports) -> None:
         """Have a thread call ``tell`` with the ids of sequences that other servers ask for, and report on the store."""

@@ -100,6 +100,10 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_open_sequences", GAUGE, "Count", _MODEL, "Sequences that are open"),
     Declaration("ts_sequences_migrated_total", COUNTER, "Count", _MODEL, "Sequences of other versions that moved here"),
     Declaration("ts_migration_failures_total", COUNTER, "Count", _MODEL, "Sequences that could not be migrated"),
+    Declaration("ts_sequences_moved_total", COUNTER, "Count", _MODEL, "Sequences in memory that changed their worker"),
+    Declaration(
+        "ts_sequence_moves_refused_total", COUNTER, "Count", _REASON, "Sequences that could not change their worker"
+    ),
     Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL, "Workers that there are to be"),
     Declaration("ts_workers_ready", GAUGE, "Count", _MODEL, "Workers that take requests"),
     Declaration("ts_workers_given_up", GAUGE, "Count", _MODEL, "Workers that fail for long and are tried now and then"),

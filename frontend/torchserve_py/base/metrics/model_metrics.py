@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from torchserve_py.base.causes import Cause, CloseReason, Reason
 from torchserve_py.base.metrics.deadline_metrics import DeadlineMetrics
 from torchserve_py.base.metrics.families import ServerFamilies, U
+from torchserve_py.base.metrics.handover_metrics import HandoverMetrics
 from torchserve_py.base.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.base.metrics.metric_lines import MetricLines
 from ts.protocol.messages import MIGRATED, NOT_MIGRATED
@@ -249,6 +250,11 @@ class ModelMetrics:
         """The metrics of requests with deadlines; one has come."""
         return DeadlineMetrics(self._families, self._labels)
 
+    @cached_property
+    def handover(self) -> HandoverMetrics:
+        """The metrics of sequences that move between workers; one has moved, or could not."""
+        return HandoverMetrics(self._families, self._labels)
+
     def _later(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
         """Return an instrument that `show` shows."""
         made = self._families.unshown(kind, name)
@@ -372,6 +378,8 @@ class ModelMetrics:
         self._unused.clear()
         if "deadlines" in vars(self):
             self.deadlines.forget()
+        if "handover" in vars(self):
+            self.handover.forget()
         for worker_name in list(self._workers):
             self.forget_worker(worker_name)
         self._families.remove(self._labels)

@@ -22,6 +22,7 @@ from torchserve_py.core.dispatch.alarm import Alarm
 from torchserve_py.core.dispatch.lost_requests import LostRequests
 from torchserve_py.core.dispatch.ownership import Move, Ownership, Version, may_leave
 from torchserve_py.core.dispatch.refused_steps import cause_of, close_reason, pause_of
+from torchserve_py.core.handover.handover import Handover
 from torchserve_py.core.jobs.call import Call, CallOwner
 from torchserve_py.core.jobs.parts import Input, Inputs, Part
 from torchserve_py.core.scheduling.closed import ClosedSequences
@@ -91,6 +92,9 @@ class Dispatcher(CallOwner):
         self._moving: dict[str, Version] = {}
         #: What other versions are to run once the results in hand are dealt with, and the version that does not run it.
         self._handed_over: list[tuple[Version, Call, Version | None]] = []
+        self._handover = Handover(
+            self.scheduler, self._workers, lambda effects: self._perform(effects, self.now()), self.now, metrics
+        )
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
@@ -403,12 +407,32 @@ class Dispatcher(CallOwner):
             self._pass(lambda now: self.scheduler.rest(worker.id, now, rests=rests))
 
     async def retire(self, worker: Worker, limit: float) -> None:
-        """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left."""
+        """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left.
+
+        Before, its sequences in memory move to other workers, as far as they can.
+        """
+        began = self._clock.now()
+        await self.vacate(worker, limit)
         if self._workers.get(worker.id) is not worker:
             return
+        limit = max(0.0, limit - (self._clock.now() - began))
         released = self._released.setdefault(worker.id, asyncio.get_running_loop().create_future())
         self.take_out(worker)
         await self._clock.wait([released], limit)
+
+    def hands_over(self, worker: Worker) -> bool:
+        """Whether the sequences of a worker can move to others: they are in its memory, and it can encode them."""
+        is_up = self._workers.get(worker.id) is worker
+        return is_up and self._keeps_sequences and not self.durable and worker.hands_over
+
+    async def vacate(self, worker: Worker, limit: float) -> str:
+        """Move the sequences of a worker to others, see `Handover.vacate`; return why some stay, "" if none does."""
+        return (await self._handover.vacate(worker, limit)).why if self.hands_over(worker) else ""
+
+    def reopen(self, worker: Worker) -> None:
+        """Give new sequences to a worker again that stays after all."""
+        if self._workers.get(worker.id) is worker:
+            self._pass(lambda now: self.scheduler.reopen(worker.id, now))
 
     def refuse_new_jobs(self, cause: Cause, *, runs_out: bool = False) -> None:
         """Refuse what is new with ``cause``, see `Scheduler.drain`. With ``runs_out`` open sequences are not new."""
@@ -576,6 +600,8 @@ class Dispatcher(CallOwner):
         if self._over is not None and (count := self._over.newly_forgotten()):
             self._note_forgotten(count)
         self._moving.pop(effect.sequence_id, None)
+        if self._handover.moves:
+            self._handover.closed(effect.sequence_id)
         if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, boot_time() - (now - effect.at))
 

@@ -123,11 +123,39 @@ class WorkerPool:
     async def renew(self, worker_id: str) -> None:
         """Put another worker in a place, if it is still there, see `Supervisor.renew`.
 
-        Raises WorkerFailed: it did not get ready; it is tried again.
+        A worker whose sequences can move goes only once its successor is ready and they have moved. Otherwise it stays.
+
+        Raises WorkerFailed: the other worker did not get ready, or sequences cannot move.
         """
         for supervisor in self._trying:
-            if supervisor.id == worker_id and (failure := await supervisor.renew(self.stop_limit)) is not None:
+            if supervisor.id != worker_id:
+                continue
+            worker = supervisor.worker
+            if worker is not None and self.events.hands_over(worker):
+                failure = await self._succeed(supervisor, worker)
+            else:
+                failure = await supervisor.renew(self.stop_limit)
+            if failure is not None:
                 raise failure
+
+    async def _succeed(self, leaving: Supervisor, worker: Worker) -> WorkerFailed | None:
+        """Start a worker in a place beside one that is to leave, which goes if all its sequences can move; or why not.
+
+        Nothing more is done if the number of workers changes meanwhile, so that one of the two goes anyway.
+        """
+        index = self._supervisors.index(leaving)
+        successor = self._start(PoolPlace(self.new_worker_id(), index, len(self._supervisors)))
+        self._supervisors.insert(index, successor)
+        failure = await successor.attempt()
+        if failure is None and (why := await self.events.vacate(worker, self.stop_limit)):
+            self.events.reopen(worker)
+            failure = WorkerFailed(409, f"worker {worker.id} stays, since sequences cannot leave its memory ({why})")
+        if leaving in self._supervisors and successor in self._supervisors:
+            going = leaving if failure is None else successor
+            self._supervisors.remove(going)
+            self._tell_expected()
+            await self._stop(going, self.stop_limit)
+        return failure
 
     def resize(self, count: int, movable: Sequence[str], why: str) -> None:
         """Start workers up to ``count``, or let workers go down to it once they have finished their jobs.

@@ -85,6 +85,18 @@ class WorkerEvents(Protocol):
     def worker_lost(self, worker: Worker) -> None:
         """End the jobs of a worker whose connection is gone."""
 
+    def hands_over(self, worker: Worker) -> bool:
+        """Whether the sequences of the worker can move to others."""
+
+    async def vacate(self, worker: Worker, limit: float) -> str:
+        """Move the sequences of the worker to others within ``limit`` seconds; return why some stay, "" if none does.
+
+        The worker gets no new ones before `reopen` is called.
+        """
+
+    def reopen(self, worker: Worker) -> None:
+        """Give new sequences to the worker again, which stays after all."""
+
     async def retire(self, worker: Worker, limit: float) -> None:
         """Give the worker no more jobs, and wait at most ``limit`` seconds until it has none left."""
 
@@ -146,6 +158,8 @@ class Worker:
         self._watchdog = Watchdog(self, self._ranks, limits, events, independent=load["asynchronous"])
         #: Those of other models that its model makes, if it may make some.
         self._calls = None if call_model is None else WorkerCalls(call_model, self._ranks.send_request)
+        #: Take the pieces of the sequences that it was asked to give, by their ids; see `core.handover`.
+        self.relays: dict[str, Callable[[bytes], None]] = {}
         self._kill_reason = ""
         self._tokens: BatchTokens | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -258,9 +272,18 @@ class Worker:
         more, body = given
         self._ranks.send_request(encode([messages.INPUT, job_id, more, body]))
 
-    async def ask(self, kind: str, limit: float) -> Any:
+    async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
         """Return the answer to a question; None if there is none within ``limit`` seconds."""
-        return await self._questions.ask(kind, limit) if self.ready else None
+        return await self._questions.ask(kind, limit, fields) if self.ready else None
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether it can give its sequences to other workers, and take theirs."""
+        return self._ranks.count == 1 and bool(self.declares.get("sequence_states", {}).get("handsOver"))
+
+    def send_state(self, sequence_id: str, piece: bytes) -> None:
+        """Send a piece of a sequence that another worker gives."""
+        self._ranks.send_request(encode([messages.STATE, sequence_id, piece], large=True))
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         """Tell the handler that a sequence is over since that moment (`ts.protocol.boot_clock`)."""
@@ -316,6 +339,9 @@ class Worker:
         match message:
             case [messages.LEAVING]:
                 self._events.take_out(self)
+            case [messages.STATE, sequence_id, piece]:
+                if (relay := self.relays.get(sequence_id)) is not None:  # else its move is over
+                    relay(piece)
             case [messages.TAKEN, job_id, count]:
                 self._events.taken(self, job_id, count)
             case [messages.CALL | messages.DROP_CALL, *_] if self._calls is not None:
@@ -630,12 +656,12 @@ class Questions:
         self._numbers = itertools.count()
         self._open: dict[int, asyncio.Future[Any]] = {}
 
-    async def ask(self, kind: str, limit: float) -> Any:
+    async def ask(self, kind: str, limit: float, fields: Sequence[Any] = ()) -> Any:
         """Ask; None if the worker goes away, or does not answer within ``limit`` seconds."""
         number = next(self._numbers)
         answer = self._open[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(encode([kind, number]))
+            self._send(encode([kind, number, *fields]))
             await running_time().wait([answer, self._ended], limit)
             return answer.result() if answer.done() else None
         finally:

@@ -172,9 +172,13 @@ class Rollouts:
         """
         model = self._serving.get(name, version)
         self._check_none_is_under_way(name)
-        if model.is_stateful and not model.is_durable:
+        if model.is_stateful and not model.is_durable and not self._hands_over(model):
             raise BadParameter(f"{_in_memory(model)} a restart would lose; keep them in a store (handler.cache.store).")
         await self._complete(Rollout(name, version, version, self._count(name, version)))
+
+    def _hands_over(self, model: ServedModel) -> bool:
+        """Whether sequences in the memory of a worker can move to another one."""
+        return bool(self._serving.declared(model).get("sequence_states", {}).get("handsOver"))
 
     def _check_none_is_under_way(self, name: str) -> None:
         if (latest := self._latest.get(name)) is not None and latest.phase is RolloutPhase.under_way:

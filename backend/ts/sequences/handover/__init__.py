@@ -1,0 +1,1 @@
+"""Sequences in memory move from one worker to another between two of their steps."""

@@ -1,0 +1,1 @@
+"""Sequences in memory move to other workers when theirs is to leave."""

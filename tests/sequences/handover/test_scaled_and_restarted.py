@@ -1,0 +1,107 @@
+"""Sequences in memory while workers come and go, with real processes: no step is lost, and none counts twice."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+
+COUNTING = """
+import os
+import time
+
+
+class Handler:
+    def initialize(self, context):
+        pass
+
+    def handle(self, data, context):
+        time.sleep(0.002)
+        answers = []
+        for index in range(len(data)):
+            state = context.state.get(index, {"count": 0})
+            state["count"] += 1
+            context.state[index] = state
+            answers.append(f"{state['count']} {os.getpid()}")
+        return answers
+"""
+CONFIG = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 100\nbatchSize: 4\nmaxBatchDelay: 0\n"
+TWO = "minWorkers: 2\nmaxWorkers: 2\n"
+
+
+class Client(threading.Thread):
+    """Counts steps of one sequence until it is stopped; ``wrong`` is the first answer that was not the next number."""
+
+    def __init__(self, server: RunningServer, model: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self.server, self.model, self.sequence = server, model, name
+        self.steps, self.wrong = 0, ""
+        self.processes: set[str] = set()
+        self.longest = 0.0
+        self.over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with requests.Session() as session:
+            url = f"{self.server.inference}/predictions/{self.model}"
+            while not self.over.is_set() and not self.wrong:
+                headers = {"ts_request_sequence_id": self.sequence, "ts_request_sequence_token": f"t-{self.sequence}"}
+                headers["ts_request_step"] = str(self.steps + 1)
+                began = time.monotonic()
+                answer = session.post(url, data=b"", headers=headers, timeout=DEADLINE)
+                self.longest = max(self.longest, time.monotonic() - began)
+                count, _, process = answer.text.partition(" ")
+                if answer.status_code != 200 or count != str(self.steps + 1):
+                    self.wrong = f"{answer.status_code} after step {self.steps}: {answer.text}"
+                self.steps += 1
+                self.processes.add(process)
+
+    def stop(self) -> None:
+        self.over.set()
+        self.join(DEADLINE)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    models = {
+        "counting": model_folder(tmp_path, "counting", COUNTING, CONFIG + TWO),
+        "single": model_folder(tmp_path, "single", COUNTING, CONFIG),
+    }
+    with RunningServer(models) as server:
+        server.wait_ready()
+        yield server
+
+
+def all_step_on(clients: list[Client]) -> bool:
+    """Wait until each client has got further steps answered."""
+    before = [client.steps for client in clients]
+    eventually(
+        lambda: all(client.steps > steps + 3 or client.wrong for client, steps in zip(clients, before, strict=True)),
+        "all sequences go on",
+    )
+    return not any(client.wrong for client in clients)
+
+
+def stop_all(clients: list[Client]) -> None:
+    for client in clients:
+        client.stop()
+    assert [client.wrong for client in clients if client.wrong] == []
+
+
+def test_all_steps_count_once_while_workers_come_and_go(server: RunningServer) -> None:
+    clients = [Client(server, "counting", f"s{number}") for number in range(16)]
+    assert all_step_on(clients)
+    for workers in (1, 3, 2):
+        assert server.scale("counting", workers).ok
+        assert all_step_on(clients)
+    restarted = requests.put(f"{server.management}/models/counting/1.0/restart", timeout=DEADLINE)
+    assert (restarted.status_code, restarted.json()["state"]) == (200, "done"), restarted.text
+    assert all_step_on(clients)
+    stop_all(clients)
+    assert all(len(client.processes) > 1 for client in clients)
+    assert server.metric("ts_sequences_moved_total", model_name="counting") >= 16
+    assert server.metric("ts_sequences_closed_total", model_name="counting", reason="worker_lost") == 0
+    assert server.metric("ts_open_sequences", model_name="counting") == 16
