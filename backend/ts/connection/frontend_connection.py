@@ -98,9 +98,12 @@ class FrontendConnection:
         """Whether messages wait that were not received, or parts of one."""
         return bool(self._messages or self._buffer.has_part or self._poll.poll(_NO_WAIT))
 
-    def send(self, message: list[Any]) -> None:
-        """Send one message that holds no large bodies. Raises FrontendGone: the frontend closed the connection."""
-        self._write(encode(message))
+    def send(self, message: list[Any], *, large: bool = False) -> None:
+        """Send one message; ``large`` says that it may hold large bodies.
+
+        Raises FrontendGone: the frontend closed the connection.
+        """
+        self._write(encode(message, large=large))
 
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
         """Send result rows, with the seconds that the handler took and the metrics that the handler reported.

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from ts.jobs.row import Row
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import EndedSequence, Histories, InferRow, ResultRow, SequenceNews
 
 
@@ -32,7 +33,7 @@ class Steps(Protocol):
         Empty if a store has the states. ``send`` sends a message to the server; ``most`` is the most bytes of one.
         """
 
-    def add_state(self, sequence_id: str, piece: bytes) -> None:
+    def add_state(self, sequence_id: str, piece: Buffer) -> None:
         """Take a piece of a sequence that another worker gives."""
 
     def begin(

@@ -148,7 +148,8 @@ def load_handler(
     if service.steps is not None:
         service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
         if load["cache"] is not None:
-            runtime.answers |= service.steps.hand_over(connection.send, load["cache"]["most_state"])
+            send = partial(connection.send, large=True)
+            runtime.answers |= service.steps.hand_over(send, load["cache"]["most_state"])
     return partial(serve, connection, runtime), runtime.declares
 
 

@@ -15,6 +15,7 @@ from ts.connection.frontend_connection import FrontendConnection
 from ts.jobs import device_loss
 from ts.jobs.errors import RowFailure, device_failure
 from ts.jobs.row import Row, RowReader
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import (
     GIVE,
     NO_HISTORIES,
@@ -241,7 +242,7 @@ class TorchServeHandler:
         if self._service.steps is not None:
             self._service.steps.end(ended)
 
-    def add_state(self, sequence_id: str, piece: bytes) -> None:
+    def add_state(self, sequence_id: str, piece: Buffer) -> None:
         """Take a piece of a sequence that another worker gives."""
         if self._service.steps is not None:
             self._service.steps.add_state(sequence_id, piece)

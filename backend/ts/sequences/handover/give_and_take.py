@@ -8,12 +8,14 @@ once the successor has taken it. What has come of a sequence that is not taken i
 """
 
 import logging
+import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from ts.jobs.errors import device_failure
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import (
     GIVE,
     MOVE_FAILED,
@@ -29,6 +31,9 @@ from ts.sequences.steps.record import KeptStep, SequenceRecord
 from ts.sequences.steps.step import KeptFields
 
 logger = logging.getLogger(__name__)
+
+#: Of what stands before the state.
+_LENGTH: Final = struct.Struct(">I")
 
 
 class OpenSequences(NamedTuple):
@@ -53,7 +58,7 @@ class Handover:
         self._send: Callable[[list[Any]], None] = _drop
         self._most = 0
         #: The pieces that have come of sequences which are not taken yet.
-        self._arriving: dict[str, list[bytes]] = {}
+        self._arriving: dict[str, list[Buffer]] = {}
 
     def open(self, send: Callable[[list[Any]], None], most: int) -> None:
         """Send with ``send`` what the server asks for; a sequence of more than ``most`` bytes stays here."""
@@ -67,18 +72,22 @@ class Handover:
     def give(self, sequence_id: str) -> list[Any]:
         """Send all that there is of a sequence; return how many bytes that is, or why it stays: a reason and a text."""
         try:
-            encoded = self._encoded(sequence_id)
+            parts = self._encoded(sequence_id)
         except _Refused as refused:
             return list(refused.reason)
         except Exception as error:  # an encoder is the handler's code
             logger.warning("The state of %r cannot be handed over: %s", sequence_id, error)
             return [NOT_ENCODABLE if device_failure(error) is None else MOVE_FAILED, str(error)]
-        for start in range(0, len(encoded), STATE_PIECE):
-            self._send([STATE, sequence_id, encoded[start : start + STATE_PIECE]])
-        return [len(encoded)]
+        for part in parts:
+            for start in range(0, len(part), STATE_PIECE):
+                self._send([STATE, sequence_id, part[start : start + STATE_PIECE]])
+        return [sum(map(len, parts))]
 
-    def _encoded(self, sequence_id: str) -> bytes:
-        """Raises _Refused: the sequence cannot be given now, or ever; StateError, or what an encoder raises."""
+    def _encoded(self, sequence_id: str) -> tuple[memoryview, memoryview]:
+        """Return what the server remembers of a sequence, behind its length, and the state.
+
+        Raises _Refused: the sequence cannot be given now, or ever; StateError, or what an encoder raises.
+        """
         record, cache = self._sequences.records.get(sequence_id), self._cache
         if sequence_id in self._sequences.running:
             raise _Refused(MOVE_FAILED, "a step of it runs")
@@ -88,13 +97,13 @@ class Handover:
         state = cache.encoded(sequence_id)
         answers = self._sequences.answers.get(sequence_id, {})
         fields = None if record is None else _fields_of(record)
-        parts = [fields, list(answers.items()), state, cache.is_lost(sequence_id)]
-        encoded: bytes = msgpack.packb(parts, unicode_errors="surrogatepass")
-        if len(encoded) > self._most:
-            raise _Refused(NO_ROOM, f"it has {len(encoded)} bytes; handler.cache.maxStateSize allows {self._most}")
-        return encoded
+        parts = [fields, list(answers.items()), state is not None, cache.is_lost(sequence_id)]
+        known: bytes = msgpack.packb(parts, unicode_errors="surrogatepass")
+        if state is not None and len(state) > self._most:
+            raise _Refused(NO_ROOM, f"it has {len(state)} bytes; handler.cache.maxStateSize allows {self._most}")
+        return memoryview(_LENGTH.pack(len(known)) + known), memoryview(state or b"")
 
-    def add(self, sequence_id: str, piece: bytes) -> None:
+    def add(self, sequence_id: str, piece: Buffer) -> None:
         """Keep a piece of a sequence that another worker gives."""
         self._arriving.setdefault(sequence_id, []).append(piece)
 
@@ -117,10 +126,12 @@ class Handover:
 
     def _put(self, sequence_id: str, encoded: bytes) -> None:
         """Raises _Refused: there is no room; StateError, or what a decoder raises."""
-        fields, answers, state, is_lost = msgpack.unpackb(encoded, unicode_errors="surrogatepass")
+        behind = _LENGTH.size + _LENGTH.unpack_from(encoded)[0]
+        known = msgpack.unpackb(encoded[_LENGTH.size : behind], unicode_errors="surrogatepass")
+        fields, answers, has_state, is_lost = known
         cache = self._cache
-        if state is not None:
-            value = cache.encoding.decode(state)
+        if has_state:
+            value = cache.encoding.decode(encoded[behind:])
             if not cache.has_room_for(value):
                 raise _Refused(NO_ROOM, "the other worker's memory for states (handler.cache) is full")
             cache.put(sequence_id, value)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from ts.context import Context
 from ts.jobs.row import Row
 from ts.jobs.sequence_steps import StoreReports
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import (
     ANSWER_TOKEN,
     NO_HISTORIES,
@@ -476,7 +477,7 @@ class Steps:
         self._handover.open(send, most)
         return self._handover.questions
 
-    def add_state(self, sequence_id: str, piece: bytes) -> None:
+    def add_state(self, sequence_id: str, piece: Buffer) -> None:
         """Take a piece of a sequence that another worker gives."""
         self._handover.add(sequence_id, piece)
 

@@ -29,7 +29,7 @@ from ts.protocol.messages import GIVE, MOVE_FAILED, MOVE_REFUSALS, NO_SUCCESSOR,
 logger = logging.getLogger(__name__)
 
 #: How many sequences of a worker move simultaneously: the worker gives so many between two of its batches.
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 4
 #: Seconds between two looks whether the step is over that a sequence waits for, and whether its stream is.
 _STEP_INTERVAL: Final = 0.002
 _STREAM_INTERVAL: Final = 0.05
