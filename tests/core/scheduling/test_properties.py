@@ -553,6 +553,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.rest(number)
             for sequence in list(self.scheduler.sequences()):
                 self.perform(self.scheduler.stay(sequence, self.now))
+            for worker_id, worker in list(self.workers.items()):
+                if not worker.retired:
+                    self.perform(self.scheduler.reopen(worker_id, self.now))
             if self.scheduler.is_idle and not self.open:
                 break
             if not self.scheduler.in_flight:
