@@ -133,6 +133,7 @@ def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str, window: int 
     both, order = Both(spec, device, units=12), random.Random(3)
     names = [f"s{number}" for number in range(10)]  # more than fit
     known: set[str] = set()
+    longest = 40 if window is None else 1_000  # what keeps all entries begins anew now and then
     for _ in range(150):
         batch = order.sample(names, order.randint(1, 3))
         width = order.randint(1, 20)
@@ -140,7 +141,6 @@ def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str, window: int 
         keys = torch.randn(len(batch), 2, width, 3).half()
         ids = torch.randint(0, 1000, (len(batch), width))
         appended = []
-        longest = 40 if window is None else 1_000  # what keeps all entries begins anew now and then
         for arena, place, states in zip(both.arenas, both.places, both.states(batch), strict=True):
             short = [None if state is None or state.length > longest else state for state in states]
             appended.append(arena.append(short, {"keys": keys.to(place), "ids": ids.to(place)}, counts))

@@ -159,7 +159,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(WINDOWS, WINDOWS, st.integers(1, 8), st.lists(acts, max_size=25))
 def test_any_order(keys: Window, tokens: Window, room: int, done: list[Any]) -> None:
     model = Model(keys, tokens, room)
