@@ -378,6 +378,30 @@ LOGGED = (
 )
 
 
+#: The window stands in a dict, beside the sum of all numbers.
+IN_A_DICT = """
+import torch
+from ts.sequence.arena import Arena, Field
+
+class Handler:
+    def initialize(self, context):
+        self.arena = Arena(context, {"number": Field((), grows=0, window=3, pinned=1)})
+
+    def handle(self, data, context):
+        return [self.step(row, context) for row in range(len(data))]
+
+    def step(self, row, context):
+        before = context.state.get(row) or {"window": None, "sum": 0}
+        number = float(context.body(row).decode().strip("!"))
+        (window,) = self.arena.append([before["window"]], {"number": torch.tensor([[number]])})
+        before["sum"] += int(number)  # in place
+        context.state[row] = {"window": window, "sum": before["sum"]}
+        if context.body(row).decode().endswith("!"):
+            context.fail(row, "not this one")
+        return f"{self.arena.gather([window])['number'].sum():g} {before['sum']}"
+"""
+
+
 @pytest.fixture(params=["memory", "file", "redis"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -403,6 +427,19 @@ def test_a_stored_window_outlives_its_workers(durable_worker: Make, handler: str
         expected = sum({1, *range(max(1, number - 2), number + 1)})
         made = durable_worker(handler, checkpoint_steps=4)
         assert answered(made, step(f"j{number}", "s", str(number))) == [str(expected)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_window_can_stand_in_a_state_beside_other_values(
+    make_worker: Callable[..., Worker], cache_settings: Callable[..., Any], kind: str
+) -> None:
+    worker = make_worker(IN_A_DICT, model_name="beside", sequences=True, cache=cache_settings())
+    for number in range(1, 9):
+        assert answered(worker, step(f"f{number}", "s", "100!")) == [(400, "")]
+        kept, whole = {1, *range(max(1, number - 2), number + 1)}, range(1, number + 1)
+        assert answered(worker, step(f"j{number}", "s", str(number))) == [f"{sum(kept)} {sum(whole)}"]
+        if kind == "file":
+            worker = make_worker(IN_A_DICT, model_name="beside", sequences=True, cache=cache_settings())
 
 
 @pytest.mark.parametrize("kind", ["file"])
