@@ -229,3 +229,43 @@ def test_compliance(client: openai.OpenAI, case: str) -> None:
     assert kind in [item["type"] for item in response["output"]]
     wrong = {name: response.get(name) for name, right in RESOURCE.items() if not isinstance(response[name], right)}
     assert not wrong
+
+
+def test_a_history_is_compacted_and_continued(client: openai.OpenAI) -> None:
+    first = create(client, input="remember 7", tools=[WEATHER])
+    output = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "sunny"}
+    second = create(client, input=[output], previous_response_id=first.id, tools=[WEATHER])
+    made = client.responses.compact(model="agent", previous_response_id=second.id, input="and 8")  # type: ignore[arg-type]
+    assert made.object == "response.compaction"
+    assert made.usage.output_tokens == 2
+    assert [item.type for item in made.output] == ["message", "message", "compaction"]
+    summary = json.loads(made.output[-1].encrypted_content.partition("\n")[2])  # type: ignore[union-attr]
+    assert [message["role"] for message in summary] == ["user", "assistant", "tool", "assistant", "user", "user"]
+    assert summary[-1]["content"].startswith("Summarize our conversation")
+    given = [item.model_dump(exclude_none=True) for item in made.output]
+    third = create(client, input=[*given, {"role": "user", "content": "go on"}])
+    seen = told(third)
+    assert [message["content"] for message in seen[:2]] == ["remember 7", "and 8"]
+    assert seen[2]["role"] == "assistant"
+    assert seen[2]["content"].startswith("Summary of the conversation so far:\n")
+    assert seen[3:] == [{"role": "user", "content": "go on"}]
+    further = create(client, input="more", previous_response_id=third.id)
+    assert told(further)[:3] == seen[:3], "the item is kept with the response"
+    again = client.responses.compact(model="agent", input=given)  # type: ignore[arg-type]
+    assert [item.type for item in again.output] == ["message", "message", "compaction"], "one takes the other's place"
+    alone = client.responses.compact(model="agent", previous_response_id=third.id)  # type: ignore[arg-type]
+    assert [item.type for item in alone.output] == [*["message"] * 3, "compaction"]
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+
+
+def test_what_is_not_compacted(client: openai.OpenAI) -> None:
+    foreign = {"type": "compaction", "encrypted_content": "gAAAA"}
+    for asked, param in (
+        ({"input": [foreign]}, "input"),
+        ({"input": "a", "extra_body": {"stream": True}}, "stream"),
+        ({}, "input"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.compact(**{"model": "agent"} | asked)  # type: ignore[arg-type]
+        assert refused.value.param == param

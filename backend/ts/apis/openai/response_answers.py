@@ -83,7 +83,7 @@ def ended(head: Mapping[str, Any], reason: str | None, usage: dict[str, Any] | N
         "status": "completed" if incomplete is None else "incomplete",
         "completed_at": int(time.time()) if incomplete is None else None,
         "incomplete_details": None if incomplete is None else {"reason": incomplete},
-        "usage": _usage(usage),
+        "usage": usage_of(usage),
     }
 
 
@@ -160,7 +160,7 @@ def completion_of(value: Any) -> dict[str, Any]:
     return completion
 
 
-def _usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
+def usage_of(usage: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return what a chat completion has used, as responses say it."""
     if usage is None:
         return None

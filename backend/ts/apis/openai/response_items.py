@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from ts.apis.openai.compaction import COMPACTION, message_of, read_compaction
 from ts.apis.openai.conversation_state import Item, refused
 
 _ROLES: Final = ("user", "assistant", "system", "developer")
@@ -114,6 +115,10 @@ def _reasoning(item: Mapping[str, Any], name: str, param: str, ids: ItemIds) -> 
     return reasoning_item(ids.new("rs"), "".join(texts), item.get("summary") or [])
 
 
+def _compaction(item: Mapping[str, Any], name: str, param: str, ids: ItemIds) -> Item:
+    return read_compaction(item, name, param, ids.new("cmp"))
+
+
 def _text(item: Mapping[str, Any], field: str, name: str, param: str) -> str:
     value = item.get(field)
     if not isinstance(value, str):
@@ -126,6 +131,7 @@ _READERS: Final[dict[str | None, Callable[[Mapping[str, Any], str, str, ItemIds]
     "function_call": _function_call,
     "function_call_output": _function_call_output,
     "reasoning": _reasoning,
+    COMPACTION: _compaction,
 }
 
 
@@ -148,6 +154,8 @@ def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
         kind = item["type"]
         if kind == "reasoning":
             thought += "".join(part["text"] for part in item["content"])
+        elif kind == COMPACTION:
+            messages.append(message_of(item))
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
         elif kind == "message" and item["role"] != "assistant":

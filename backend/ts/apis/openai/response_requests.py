@@ -21,7 +21,8 @@ _NOT_FOR_THE_HANDLER: Final = frozenset(
         *("model", "input", "instructions", "metadata", "store", "stream", "previous_response_id", "conversation"),
         *("background", "stream_options", "truncation", "max_tool_calls", "service_tier"),
         *("tools", "tool_choice", "parallel_tool_calls"),  # see `response_tools`
-        *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata"),
+        *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        "client_metadata",
     }
 )
 #: Fields that ask for what neither the server nor a chat completion has.
@@ -89,7 +90,7 @@ class ResponseRequest(NamedTuple):
         return body
 
 
-def read_request(body: Any, ids: ItemIds) -> ResponseRequest:
+def read_request(body: Any, ids: ItemIds, *, needs_input: bool = True) -> ResponseRequest:
     """Return what a body asks for. Raises Failure: a field is wrong or not supported (400, with its name)."""
     fields = {name: value for name, value in json_object(body).items() if value is not None}
     for name in fields:
@@ -103,6 +104,8 @@ def read_request(body: Any, ids: ItemIds) -> ResponseRequest:
     if fields.get("truncation", "auto") not in ("auto", "disabled"):
         raise refused(f"truncation is {shown(fields['truncation'])}; auto or disabled is right.", "truncation")
     read_metadata(fields)
+    if not needs_input:
+        fields.setdefault("input", [])
     if "input" not in fields:
         raise refused("input is missing: a text, or a list of items.", "input", "missing_required_parameter")
     tools = tools_in(fields)

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ts.apis.openai.background_response import Change, append, cancel, claim, events, read_work
-from ts.apis.openai.completion_chunks import ChunkReader, Replay
+from ts.apis.openai.compaction import asked_for, compacted
+from ts.apis.openai.completion_chunks import UNREADABLE, ChunkReader, Replay
 from ts.apis.openai.conversation_state import (
     BEGUN,
     CONVERSATION,
@@ -37,11 +38,11 @@ from ts.apis.openai.openai_calls import (
     SEQUENCE_PREFIX,
     ResponsesCall,
 )
-from ts.apis.openai.response_answers import IN_PROGRESS, ResponseAnswer, completion_of, ended, head_of
+from ts.apis.openai.response_answers import IN_PROGRESS, ResponseAnswer, completion_of, ended, head_of, usage_of
 from ts.apis.openai.response_items import ItemIds, read_items
 from ts.apis.openai.response_requests import ResponseRequest, asked_as, json_object, read_metadata, read_request
 from ts.context import Context
-from ts.jobs.errors import RowFailure
+from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.json_values import json_text
 from ts.jobs.row import Row, RowReader
 from ts.protocol.frames import Buffer
@@ -152,7 +153,8 @@ class _Conversation:
         """
         call, body = self._call, bytes(self._body)
         self._past = json.loads(body[: call.history]) if call.history else []
-        self._request = request = read_request(body[call.history :], self._ids)
+        may_be_empty = call.operation == "compact_response" and (call.in_conversation or call.previous is not None)
+        self._request = request = read_request(body[call.history :], self._ids, needs_input=not may_be_empty)
         conversation = None
         if call.in_conversation:
             state, conversation = self._conversation()
@@ -242,6 +244,14 @@ class _Conversation:
             "max_completion_tokens": 1,
         }
         self.row.encode = self._encode_count
+
+    def _compact_response(self) -> None:
+        """Have the handler sum up what the request continues and has."""
+        self._create_response()
+        if self._request is not None and self._request.streams:
+            raise refused("stream is true; a compaction is returned as a whole.", "stream", "unsupported_parameter")
+        self.row.data["body"] = asked_for(self.row.data["body"])
+        self.row.encode = self._encode_compaction
 
     @property
     def _ids(self) -> ItemIds:
@@ -375,6 +385,21 @@ class _Conversation:
             raise RowFailure(501, "The model does not return how many tokens it has read (usage.prompt_tokens).")
         row.add_response_property(_CONTENT_TYPE, JSON)
         return json_text({"object": "response.input_tokens", "input_tokens": tokens}).encode()
+
+    def _encode_compaction(self, row: Row, value: Any, more: bool) -> Buffer:
+        """Return what takes the place of the items, and keep nothing."""
+        assert self._request is not None, "the handler got the request"
+        self._check_answered(row, value)
+        if self._call.is_new:
+            self._end()
+        completion, items = completion_of(value), [*self._past, *self._request.given]
+        try:
+            output = compacted(items, completion, self._ids.new("cmp"))
+        except UNREADABLE as error:
+            raise HandlerFailed("The handler did not answer with a chat completion.") from error
+        made = {"id": self._call.item, "object": "response.compaction", "created_at": int(time.time())}
+        row.add_response_property(_CONTENT_TYPE, JSON)
+        return json_text({**made, "output": output, "usage": usage_of(completion.get("usage"))}).encode()
 
     def _keep(self, response: Mapping[str, Any]) -> str:
         """Make a response a part of the sequence, if it is to be; else return its items for the server, if they are."""

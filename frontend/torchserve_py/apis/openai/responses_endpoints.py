@@ -1,7 +1,7 @@
 """The endpoint for OpenAI's Responses and Conversations, of models that declare ``openai: true``.
 
     POST /v1/responses                 GET, DELETE /v1/responses/{id}       GET /v1/responses/{id}/input_items
-    POST /v1/responses/input_tokens    GET /v1/responses (a WebSocket, see `responses_socket`)
+    POST /v1/responses/input_tokens    POST /v1/responses/compact           GET /v1/responses (`responses_socket`)
     POST /v1/conversations             GET, POST, DELETE /v1/conversations/{id}
     GET, POST /v1/conversations/{id}/items                GET, DELETE /v1/conversations/{id}/items/{item}
 
@@ -94,12 +94,13 @@ class ResponsesEndpoints(OpenAIEndpoints):
         one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
         response = "/v1/responses/{response_id}"
         yield self._route("POST", "/v1/responses", "create_response", "A response to a turn", self._create_response)
-        counting = self._route(
-            *("POST", "/v1/responses/input_tokens", "count_input_tokens"),
-            "How many tokens a request has",
-            partial(self._create_response, call=ResponsesCall("count_input_tokens", "")),
-        )
-        yield replace(counting, applies=lambda request, values: True)  # it is no id of a response
+        for path, operation, description in (
+            ("input_tokens", "count_input_tokens", "How many tokens a request has"),
+            ("compact", "compact_response", "A summary that takes the place of a history"),
+        ):
+            run = partial(self._create_response, call=ResponsesCall(operation, ""))
+            made = self._route("POST", f"/v1/responses/{path}", operation, description, run)
+            yield replace(made, applies=lambda request, values: True)  # it is no id of a response
         yield Route("/v1/responses", self._open_socket, ("GET",), dialect=DIALECT)
         yield self._route(
             "GET", response, "get_response", "A response that is kept, or its events", take=self._get_response
