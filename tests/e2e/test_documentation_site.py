@@ -20,6 +20,7 @@ from tests.e2e.browser import Browser, chromium
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
 
 from torchserve_py.base.settings.server_settings import sources
+from torchserve_py.plugins import plugins
 
 #: Attributes by which a browser fetches something while it shows a page.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
@@ -118,6 +119,27 @@ def test_the_reference_has_every_operation_of_the_server(site: Path, name: str) 
 def test_the_reference_of_the_inference_api_begins_with_predictions(site: Path) -> None:
     shown = re.findall(r"<h2 [^>]*><code>([^<]+)</code>", (site / "api" / "inference.html").read_text())
     assert [each.partition(" ")[2] for each in shown].index("/predictions/{model_name}") == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("configuration", [*sources()]),
+        ("model-config", ["batchSize", "sequenceBatching", "store", "nproc-per-node"]),
+        ("metrics", ["ts_queue_seconds", "Requests5XX", "ts_key_tokens_total"]),
+        ("errors", ["no_worker", "outcome_unknown"]),
+    ],
+)
+def test_what_begins_a_row_can_be_linked_to(site: Path, page: str, names: list[str]) -> None:
+    anchors = {attributes.get("id") for _, attributes in Elements(site / f"{page}.html").found}
+    assert set(names) - anchors == set()
+
+
+def test_the_reference_has_the_help_of_every_command(site: Path) -> None:
+    page = Elements(site / "api" / "commands.html")
+    commands = {"torchserve-py", *(f"torchserve-py-{name}" for plugin in plugins() for name in plugin.commands)}
+    assert commands <= {attributes.get("id") for tag, attributes in page.found if tag == "h2"}
+    assert "--no-config-snapshots" in (site / "api" / "commands.html").read_text()
 
 
 class Elements(HTMLParser):

@@ -31,7 +31,7 @@ NEED_TORCH = {
 
 #: The programs that a document starts, besides those that every machine has.
 NEED_PROGRAMS = {
-    "docs/gallery.md": ("sox",),
+    "docs/recipes.md": ("sox",),
     "handlers/keypad/README.md": ("sox",),
     "handlers/transcribe/README.md": ("espeak-ng", "sox"),
 }

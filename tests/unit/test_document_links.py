@@ -9,6 +9,10 @@ ROOT = Path(__file__).parents[2]
 #: Made by `benchmarks/compare.py`, so that a checkout need not have them.
 GENERATED = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}
 
+#: The groups of the site's navigation, and those of its guides: what people want to do.
+GROUPS = ["Home", "Get started", "Tutorials", "Guides", "Reference", "Explanation", "Contribute"]
+GUIDES = ["Build", "Stateful", "Call", "Deploy", "Operate", "Migrate"]
+
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[[^]]*\]\([^)]+\)")
@@ -66,8 +70,10 @@ def test_the_navigation_of_the_site_has_every_page() -> None:
 def test_the_navigation_of_the_site_has_the_groups_that_readers_need() -> None:
     _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
     groups = re.findall(r"^  - ([^:]+):(.*)$", navigation, re.MULTILINE)
-    assert [name for name, _ in groups] == ["Home", "Learn", "Write", "Call", "Operate", "Migrate", "Reference"]
+    assert [name for name, _ in groups] == GROUPS
     assert [page for _, page in groups if page] == [" index.md"], "all but the first have pages below them"
+    guides = navigation.partition("  - Guides:\n")[2].partition("\n  - ")[0]
+    assert re.findall(r"^      - ([^:]+):$", guides, re.MULTILINE) == GUIDES
 
 
 def test_the_reference_of_the_api_begins_with_predictions() -> None:
