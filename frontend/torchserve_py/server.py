@@ -123,7 +123,8 @@ class Server:
     async def start(self) -> None:
         """Register the start-up models, then open the endpoints; the models continue to load in the background.
 
-        Raises Unservable: an address is taken, or a key store or file cannot be used; OSError: an address was taken
+        Raises Unservable: an address is taken, a key store or file cannot be used, or the packages of all models cannot
+        be installed; OSError: an address was taken
         meanwhile; PluginUnavailable: a plugin cannot work in this installation.
         """
         if problems := await problems_of_opening(self._settings):
@@ -133,6 +134,8 @@ class Server:
         _, (start_http_listeners, endpoints, listeners, background) = await asyncio.gather(
             self._registry.load_startup_models(), asyncio.to_thread(_import_endpoints)
         )
+        if problem := self._registry.why_useless:
+            raise Unservable(problem)
         tokens = authorization(self._settings)
         self._endpoints = await start_http_listeners(
             self._settings, self._registry, self._metrics, endpoints, tokens, PROTECTION

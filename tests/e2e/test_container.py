@@ -3,11 +3,12 @@
 import sys
 import zipfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import requests
-from tests.e2e.running_server import RunningServer, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 from tests.ports import free_ports
 
 from torchserve_py.archives.archiver.pack import PackOptions, pack
@@ -103,6 +104,44 @@ def test_sagemaker_with_a_script(tmp_path: Path, port: int) -> None:
         assert answer.json() == {"model": "answer", "value": 7}
         batch = requests.get(f"{server.inference}/execution-parameters", timeout=180).json()
         assert batch == {"MaxConcurrentTransforms": 1, "BatchStrategy": "MULTI_RECORD", "MaxPayloadInMB": 20}
+
+
+def test_sagemaker_with_packages_that_cannot_be_installed(tmp_path: Path, port: int) -> None:
+    folder = script_folder(tmp_path / "answer")
+    (folder / "code" / "requirements.txt").write_text("there-is-no-such-package\n")
+    variables = {"SM_MODEL_DIR": str(folder), "SAGEMAKER_BIND_TO_PORT": str(port), "PIP_NO_INDEX": "1"}
+    server = container(["serve"], variables)
+    with ExitStack() as stack:
+        stack.push(server)  # which is stopped at the end, and not waited for
+        server.launch()
+        assert server.process is not None
+        assert server.process.wait(DEADLINE) == 1
+        assert "The server cannot run: Custom pip package installation failed for model model" in server.log()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("file", ["model.pt", "model.pt2"])
+def test_sagemaker_with_a_model_without_a_script(tmp_path: Path, port: int, file: str) -> None:
+    import torch
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    double = torch.nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        double.weight.copy_(torch.eye(2) * 2)
+    if file == "model.pt":
+        torch.jit.script(double).save(str(folder / file))
+    else:
+        rows = torch.export.Dim("rows")
+        torch.export.save(torch.export.export(double, (torch.ones(3, 2),), dynamic_shapes=({0: rows},)), folder / file)
+    with container(["serve"], {"SM_MODEL_DIR": str(folder), "SAGEMAKER_BIND_TO_PORT": str(port)}) as server:
+        server.inference = f"http://127.0.0.1:{port}"
+        server.wait_ready()
+        answer = requests.post(f"{server.inference}/invocations", json=[[1, 2], [3, 4], [5, 6]], timeout=180)
+        assert answer.json() == [[2.0, 4.0], [6.0, 8.0], [10.0, 12.0]]
+        table = {"Content-Type": "text/csv", "Accept": "text/csv"}
+        answer = requests.post(f"{server.inference}/invocations", "1,2\n3,4\n", headers=table, timeout=180)
+        assert answer.text.split() == ["2.0,4.0", "6.0,8.0"]
 
 
 def test_sagemaker_with_several_scripts(tmp_path: Path, port: int) -> None:

@@ -13,7 +13,10 @@ from torchserve_py.cli import main
     [
         ("serv", "did you mean torchserve-py serve?"),
         ("shout.py", "did you mean torchserve-py serve shout.py?"),
-        ("version", "commands are key, serve, init, completion, store, replay; torchserve-py --help tells the flags"),
+        (
+            "version",
+            "commands are key, serve, init, example, completion, store, replay; torchserve-py --help tells the flags",
+        ),
     ],
 )
 def test_a_word_that_is_no_command_is_named_with_what_may_be_meant(tmp_path, monkeypatch, capsys, word, told):
@@ -46,7 +49,7 @@ def test_help_has_every_command_and_no_markdown(capsys):
         main(["--help"])
     printed = capsys.readouterr().out
     commands = dict(line.split(maxsplit=1) for line in printed.partition("--help:\n")[2].splitlines())
-    assert list(commands) == ["completion", "init", "key", "replay", "serve", "store"]
+    assert list(commands) == ["completion", "example", "init", "key", "replay", "serve", "store"]
     assert commands["store"] == "Check, repair, export, import or fork the sequences in a store"
     assert "weights of versions at the start" in " ".join(printed.split())
     assert [mark for mark in ("](", "`") if mark in printed] == []

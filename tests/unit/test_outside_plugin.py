@@ -1,7 +1,8 @@
-"""The package of `docs/architecture.md`, outside the tree, adds an endpoint, a store and a `model-config.yaml` key."""
+"""The package in `docs/guide_plugin`, outside the tree, adds an endpoint, a store and a `model-config.yaml` key."""
 
 import os
-import re
+import shutil
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, 
 
 from torchserve_py.plugins import ENTRY_POINTS
 
-DOCUMENT = ROOT / "docs" / "architecture.md"
+PACKAGE = ROOT / "docs" / "guide_plugin"
 MOST_LINES = 150
 WAIT = f"""
 {WAITING}
@@ -67,14 +68,19 @@ handler: {{cache: {{store: folder, path: {path}}}}}
 
 
 def installed(folder: Path) -> Path:
-    """Write the files that the page shows, and what pip writes besides; return where they are found."""
-    files = re.findall(r"^`([\w./-]+)`[^\n]*:\n\n```\w+\n(.*?)```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
-    assert sum(text.count("\n") for _, text in files) <= MOST_LINES
-    for name, text in [*files, ("guide-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: guide\nVersion: 1.0\n")]:
-        (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (folder / name).write_text(text)
-    assert ENTRY_POINTS in (folder / "guide-1.0.dist-info" / "entry_points.txt").read_text()
+    """Write what pip writes; return where the package is found."""
+    shutil.copytree(PACKAGE / "guide", folder / "guide", ignore=shutil.ignore_patterns("__pycache__"))
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    information = folder / f"{project['name']}-{project['version']}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: guide\nVersion: 1.0\n")
+    entries = (f"{name} = {place}\n" for name, place in project["entry-points"][ENTRY_POINTS].items())
+    (information / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{''.join(entries)}")
     return folder
+
+
+def test_it_is_short() -> None:
+    assert sum(path.read_text().count("\n") for path in PACKAGE.rglob("*.py")) <= MOST_LINES
 
 
 @pytest.mark.parametrize("handler", [COUNT, LOGGED], ids=["state", "log"])

@@ -41,6 +41,13 @@ def test_the_missing_script_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Script(str(tmp_path))
 
 
+def test_without_a_script_the_default_functions_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SAGEMAKER_PROGRAM", raising=False)
+    script = Script(str(tmp_path))
+    with pytest.raises(LoadError, match=r"must have model\.pt, or one file \.pt, \.pth or \.pt2; it has none"):
+        script.load(str(tmp_path), context())
+
+
 def test_what_a_script_imports_in_vain_is_told_as_it_is(open_script: Open) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         open_script("import no_such_package\n")

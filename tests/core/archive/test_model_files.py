@@ -63,12 +63,12 @@ def test_a_plain_folder_is_served_by_what_it_holds(sources: Path, temp_dir: Path
     assert list(temp_dir.iterdir()) == []
 
 
-def test_a_plain_folder_may_have_no_handler_of_its_own(tmp_path: Path, temp_dir: Path) -> None:
+def test_a_plain_folder_with_weights_may_be_given_a_handler(tmp_path: Path, temp_dir: Path) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "model.pt").touch()
-    manifest = open_model(tmp_path / "bare", temp_dir).manifest
-    assert manifest.handler is None
-    assert manifest.serialized_file == "model.pt"
+    opened = open_model(tmp_path / "bare", temp_dir, handler="base_handler")
+    assert (opened.contract, opened.manifest.handler) == ("torchserve", "base_handler")
+    assert opened.manifest.serialized_file == "model.pt"
 
 
 def test_a_folder_is_named_after_itself_however_it_is_reached(

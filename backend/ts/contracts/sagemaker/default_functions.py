@@ -14,7 +14,8 @@ from ts.jobs.errors import LoadError
 
 ACCEPT_VARIABLE: Final = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
 _WEIGHTS: Final = ("model.pt", "model.pth")
-_SUFFIXES: Final = (".pt", ".pth")
+_EXPORTED: Final = ".pt2"
+_SUFFIXES: Final = (".pt", ".pth", _EXPORTED)
 
 
 def default_accept() -> str:
@@ -36,19 +37,27 @@ def device_of(context: Context) -> Any:
 
 
 def model_fn(model_dir: str, context: Context) -> Any:
-    """Load the TorchScript model ``model.pt``, or the only ``.pt`` or ``.pth`` that there is. Raises LoadError."""
+    """Load the TorchScript model ``model.pt``, or the only ``.pt``, ``.pth`` or ``.pt2`` (exported) that there is.
+
+    Raises LoadError.
+    """
     import torch
 
     names = sorted(each.name for each in Path(model_dir).iterdir() if each.suffix in _SUFFIXES and each.is_file())
     chosen = [name for name in _WEIGHTS if name in names][:1] or names
     if len(chosen) != 1:
         raise LoadError(
-            f"Without model_fn the folder of the model must have model.pt, or one file .pt or .pth; it has"
+            f"Without model_fn the folder of the model must have model.pt, or one file .pt, .pth or .pt2; it has"
             f" {', '.join(names) or 'none'}."
         )
+    file, device = str(Path(model_dir, chosen[0])), device_of(context)
+    if file.endswith(_EXPORTED):
+        from ts.torch_handler.model_loading import load_exported_program
+
+        return load_exported_program(file, device)
     try:
         load: Any = torch.jit.load
-        model = load(str(Path(model_dir, chosen[0])), map_location=device_of(context))
+        model = load(file, map_location=device)
     except RuntimeError as error:
         text = f"{chosen[0]} is no TorchScript model, so the script needs a model_fn that loads it: {error}"
         raise LoadError(text) from error
@@ -81,11 +90,20 @@ def predict_fn(data: Any, model: Any, context: Context) -> Any:
 
     device = device_of(context)
     if isinstance(model, torch.nn.Module):
-        model = model.to(device).eval()
+        model = _evaluated(model, device)
         converted = in_type_of_weights(model, data)
         data = data if converted is None else converted
     with torch.inference_mode():
         return model(data.to(device) if isinstance(data, torch.Tensor) else data)
+
+
+def _evaluated(model: Any, device: Any) -> Any:
+    """Return a module on the device, in evaluation mode; an exported program computes as it was exported."""
+    model = model.to(device)
+    try:
+        return model.eval()
+    except NotImplementedError:
+        return model
 
 
 def output_fn(prediction: Any, accept: str, context: Context) -> Any:

@@ -6,6 +6,7 @@ A function gets the ``context`` if it has one parameter more than its arguments,
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
@@ -73,12 +74,15 @@ class Script:
         return functions["output_fn"](functions["predict_fn"](data, model, context), accept, context)
 
 
-def _import(name: str, model_dir: str) -> ModuleType:
+def _import(name: str, model_dir: str) -> ModuleType | None:
+    """Return the script, or None if there is none and the server's environment names none."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
+        if PROGRAM_VARIABLE not in os.environ:
+            return None
         raise LoadError(
             f"There is no script {name}.py in {model_dir} or in its folder code; {PROGRAM_VARIABLE} names another one."
         ) from None

@@ -20,6 +20,7 @@ SAGEMAKER: Final = Contract(
     platform="pytorch_sagemaker",
     file=_FILES[0],
     other_files=_FILES[1:],
+    without_code=True,
     unless_handler=True,
     unless_default_handler=True,
     batches=True,

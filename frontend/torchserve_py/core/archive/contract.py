@@ -15,6 +15,7 @@ class Contract:
     file: str = ""  # the file that tells that a folder holds a model of this contract
     other_files: tuple[str, ...] = ()  # files that tell the same
     unless_handler: bool = False  # not if a handler is there, which may well have a file of that name
+    without_code: bool = False  # also that of a folder with weights and no code
     unless_default_handler: bool = False  # not if default_service_handler names one, which may call the file itself
     batches: bool = False  # one call takes several requests; otherwise each request is a call, and many run at once
     own_keys: frozenset[str] = frozenset()  # further keys of model-config.yaml that the code reads

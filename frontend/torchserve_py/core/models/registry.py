@@ -28,6 +28,7 @@ from torchserve_py.core.serving.errors import (
     BadParameter,
     DefaultVersionInUse,
     DefaultVersionNotFound,
+    DependencyError,
     ModelError,
     ModelVersionNotFound,
     ShuttingDown,
@@ -68,6 +69,8 @@ class ModelRegistry(ServedModels):
         self._unserved: set[Model] = set()
         #: Models whose registration has not come to its good end yet.
         self._unsettled: set[Model] = set()
+        #: Why start-up models have not got their packages.
+        self._not_installed: list[str] = []
         #: The sequences that are over, by the name of the model, which may have been unregistered since.
         self._over = OverOfModels()
         self._preparations: set[asyncio.Task[Plan]] = set()
@@ -100,6 +103,11 @@ class ModelRegistry(ServedModels):
             for unused in plans:
                 if not unused.cancelled() and not unused.exception() and (plan := unused.result()) is not None:
                     plan.files.remove()
+
+    @property
+    def why_useless(self) -> str:
+        """Why the server has nothing to serve until it is started again, as it lacks packages; empty if it may have."""
+        return "" if self._names or self._settings.enable_model_api else "; ".join(self._not_installed)
 
     def saved_models(self) -> list[SavedModel]:
         return [
@@ -456,6 +464,8 @@ class ModelRegistry(ServedModels):
         except (ArchiveError, ModelError, OSError) as error:
             name = without_secrets(str(wanted.spec))
             logger.warning("Model %s is not loaded: %s%s", name, error, remedy(wanted.request.url))
+            if isinstance(error, DependencyError):
+                self._not_installed.append(str(error))
         except Exception:
             name = without_secrets(str(wanted.spec))
             logger.exception("Model %s is not loaded because of an error in the server", name)

@@ -19,6 +19,7 @@ PLUGIN = Plugin(
     commands={
         "serve": "torchserve_py.tools.quickstart.serve_command",
         "init": "torchserve_py.tools.quickstart.init_command",
+        "example": "torchserve_py.tools.quickstart.example_command",
         "completion": "torchserve_py.tools.quickstart.completion_command",
     },
 )
