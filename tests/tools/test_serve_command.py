@@ -101,6 +101,18 @@ class Model:
         return {"greeting": f"hello {question.name}"}
 """
 
+SCRIPT = """\
+import json
+
+
+def model_fn(folder):
+    return 2
+
+
+def transform_fn(factor, body, content_type, accept):
+    return json.dumps([[number * factor for number in row] for row in json.loads(body)])
+"""
+
 
 #: For a shell that is to find this checkout.
 IMPORTED = shlex.quote(environment(Path())["PYTHONPATH"])
@@ -116,20 +128,22 @@ def write_models(folder: Path) -> list[str]:
     (truss / "model").mkdir(parents=True)
     (truss / "config.yaml").write_text("model_name: greeter\n")
     (truss / "model" / "model.py").write_text(TRUSS)
+    (folder / "script" / "code").mkdir(parents=True)
+    (folder / "script" / "code" / "inference.py").write_text(SCRIPT)
     shutil.copytree(HANDLERS / "sentences", folder / "sentences")
     shutil.rmtree(folder / "sentences" / "sample")
     shutil.copytree(HANDLERS / "echo", folder / "echo")
     handler = str(HANDLERS / "stateful" / "stateful_handler.py")
     config = str(HANDLERS / "stateful" / "model-config.yaml")
     pack(PackOptions(model_name="packed", version="1.0", handler=handler, config_file=config, export_path=str(folder)))
-    return ["shout.py", "add.py", "./count.py", "size.py", "greeter", "sentences/", "echo", "packed.mar"]
+    return ["shout.py", "add.py", "./count.py", "size.py", "greeter", "sentences/", "echo", "packed.mar", "script"]
 
 
 def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Path) -> None:
     with ServeCommand(tmp_path, *write_models(tmp_path)) as command:
         command.wait_until_serving()
         printed = command.printed()
-        shout, add, count, size, greeter, sentences, _echo, packed = command.curls()
+        shout, add, count, size, greeter, sentences, _echo, packed, script = command.curls()
         assert run_curl(shout) == "HELLO"
         assert run_curl(add) == "1.5"
         assert [json.loads(line) for line in run_curl(count).splitlines()][-1] == {"value": 2, "device": "cpu"}
@@ -138,6 +152,7 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         assert json.loads(run_curl(greeter)) == {"greeting": "hello hello"}
         assert json.loads(run_curl(sentences))["outputs"][0]["data"]
         assert run_curl(packed.replace("hello", "5")) == "5"
+        assert json.loads(run_curl(script)) == [[2, 4]]
         assert "add  takes {a: integer, b: number} (application/json)" in printed
         assert "count (streams)  takes integer (application/json)" in printed
         assert "packed (stateful)" in printed

@@ -50,6 +50,13 @@ _MANNERS: Final = {
         "/v2/models/{}",
         (),
     ),
+    "sagemaker": _Manner(
+        "SageMaker",
+        "/models/{}/invoke",
+        "what its script or its weights take; this is a guess",
+        "/models/{}/invoke",
+        _body(JSON, "[[1, 2]]"),
+    ),
 }
 
 
@@ -64,7 +71,7 @@ def introduction(
     takes, path, data = _request(model, declared, folder)
     streams = bool((declared.get("function") or {}).get("streams"))
     kinds = [
-        _MANNERS[model.contract.name].kind,
+        _manner_of(model).kind,
         "stateful" if model.is_stateful else None,
         "streams" if streams else None,
     ]
@@ -79,6 +86,11 @@ def introduction(
 def typed(words: Sequence[str]) -> str:
     """Return a command line for a shell, in which `VARIABLE` is a variable of the shell."""
     return " ".join(f'"{word}"' if word.endswith(f" {VARIABLE}") else shlex.quote(word) for word in words)
+
+
+def _manner_of(model: ServedModel) -> _Manner:
+    """Return how a model is introduced; one whose contract a package has added, as a handler."""
+    return _MANNERS.get(model.contract.name, _MANNERS[TORCHSERVE])
 
 
 def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> tuple[str, str, list[str]]:
@@ -103,7 +115,7 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
             path = f"/{function['openai']}"
             example = {"model": model.name, **(example if len(names) > 1 else {names[0]: example})}
         return words, path, _body(JSON, json.dumps(example))
-    manner = _MANNERS[model.contract.name]
+    manner = _manner_of(model)
     path = manner.path.format(model.name)
     if (sample := _sample(folder)) is not None:
         content_type = _MEDIA_TYPES.get(sample.suffix, BYTES)
