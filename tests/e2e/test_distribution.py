@@ -158,6 +158,15 @@ def test_the_installed_commands_name_their_version(environment: Path) -> None:
         assert "usage" in run(environment / "bin" / command, "--help")
 
 
+def test_the_wheel_has_the_examples_of_the_pages(environment: Path, tmp_path: Path) -> None:
+    run(environment / "bin" / "torchserve-py", "example", "stateful", "gallery", directory=tmp_path)
+    for name in ("stateful", "gallery"):
+        sources = [path for path in (ROOT / "handlers" / name).rglob("*.*") if "__pycache__" not in path.parts]
+        assert sources
+        for path in sources:
+            assert (tmp_path / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+
+
 def install_lines() -> list[tuple[str, str]]:
     """Return every line of a page that installs a package, with the page's name."""
     pages = [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
