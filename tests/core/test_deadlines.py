@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import requests
@@ -57,6 +58,22 @@ def test_a_late_answer_names_its_delay(server: RunningServer) -> None:
     metrics = requests.get(f"{server.metrics}/metrics", timeout=10).text
     assert re.search(r'ts_deadline_misses_total{model_name="late",[^}]*reason="late"[^}]*} 1', metrics)
     assert re.search(r'ts_deadline_slack_seconds_count{model_name="late",[^}]*} 1', metrics)
+
+
+def test_the_console_counts_deadlines(server: RunningServer) -> None:
+    def shown(model: str) -> Any:
+        path = f"{server.management}/console/api/models/{model}/1.0"
+        with requests.get(path, stream=True, timeout=60) as events:
+            return next(json.loads(line[6:])["deadlines"] for line in events.iter_lines() if line.startswith(b"data: "))
+
+    assert shown("live") is None, "there are none"
+    before = shown("late") or {"in_time": 0, "late": 0}
+    step(server, "late", "counted", 60, deadline_ms=10)
+    step(server, "late", "counted", 1, deadline_ms=30_000)
+    now = shown("late")
+    assert (now["in_time"], now["late"], now["dropped"]) == (before["in_time"] + 1, before["late"] + 1, 0)
+    assert now["late_seconds"] > 0.04
+    assert now["slack_seconds"] > 29
 
 
 def test_a_step_that_cannot_be_in_time_is_dropped_and_its_sequence_continues(server: RunningServer) -> None:

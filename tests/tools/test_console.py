@@ -89,10 +89,10 @@ def page(browser: Browser, server: RunningServer) -> Iterator[ConsolePage]:
     assert not shown.run("return window.hacked")
 
 
-def ask(page: ConsolePage, words: str, sequence: str) -> requests.Response:
-    """Send a request of a sequence past the page."""
+def ask(page: ConsolePage, words: str, sequence: str, **more: str) -> requests.Response:
+    """Send a request of a sequence past the page, with more headers."""
     headers = {"Authorization": f"Bearer {page.keys['inference']}", "ts_request_sequence_id": sequence}
-    headers["content-type"] = "text/plain"
+    headers |= {"content-type": "text/plain", **more}
     return requests.post(f"{page.server.inference}/predictions/talker", data=words, headers=headers, timeout=180)
 
 
@@ -290,6 +290,14 @@ def test_failures_batches_and_a_dead_worker_are_shown(page: ConsolePage) -> None
     page.see(".log", r"farewell(.|\n)*farewell")
     page.write("input[type=search]", "FAREWELL")
     eventually(lambda: set(page.text(".log .text").split("\n")) <= {"farewell", ""}, "other lines are hidden")
+
+
+def test_deadlines_are_shown_once_there_are_any(page: ConsolePage) -> None:
+    page.open("models", "talker", "1.0")
+    page.see(".charts", "Batches formed")
+    assert "Deadlines" not in page.text(".charts")
+    assert ask(page, "in time", "punctual", ts_request_deadline_ms="60000").status_code == 200
+    page.see(".charts", r"(?s)Deadlines.*In time\s+1\s+[\d.]+ s left.*Late\s+0\s+–")
 
 
 def test_states_by_tier_and_numbers_of_the_models_code_are_shown(page: ConsolePage) -> None:

@@ -46,6 +46,7 @@ sequenceMaxIdleMSec: 60000
 sequenceTimeoutMSec: 600000
 maxSequenceJobQueueSize: 10
 maxNumSequence: 32
+deadlineSafety: 20
 onExpiredSequence: restart
 requireStart: true
 rememberEndedSec: 600
@@ -174,6 +175,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         sequence_timeout_ms=600000,
         max_sequence_job_queue_size=10,
         max_num_sequence=32,
+        deadline_safety=20,
         on_expired_sequence="restart",
         require_start=True,
         remember_ended=600,

@@ -19,6 +19,7 @@ from torchserve_py.core.serving.errors import BadParameter
         ("sequenceTimeoutMSec", -1, "an integer from 0 (milliseconds)"),
         ("maxSequenceJobQueueSize", 0, "an integer from 1"),
         ("maxNumSequence", 0, "an integer from 1"),
+        ("deadlineSafety", 91, "an integer from 0 to 90 (percent)"),
     ],
 )
 def test_a_models_configuration(key: str, value: int, right: str) -> None:
@@ -31,6 +32,12 @@ def test_a_models_configuration(key: str, value: int, right: str) -> None:
 def test_a_registration(name: str, value: int, least: int) -> None:
     with pytest.raises(BadParameter, match=f"^Parameter {name} is {value}, it must be an integer from {least} to "):
         effective({name: value})
+
+
+@pytest.mark.parametrize(("percent", "share"), [(None, 0.1), (0, 0.0), (25, 0.25)])
+def test_how_much_time_guarantees_leave_free(percent: int | None, share: float) -> None:
+    yaml = {"sequence_batching": True, "sequence_max_idle_ms": 1000, "deadline_safety": percent}
+    assert effective(yaml=yaml).policy().deadline_safety == share
 
 
 def test_zero_leaves_the_limit_to_the_server_or_means_none() -> None:

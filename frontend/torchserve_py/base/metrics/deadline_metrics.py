@@ -1,7 +1,7 @@
 """The metrics of a model version's requests that have deadlines; shown from the first of them on."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from torchserve_py.base.metrics.families import ServerFamilies
 from torchserve_py.base.metrics.instruments import Counter, Gauge, Histogram
@@ -9,6 +9,16 @@ from torchserve_py.base.metrics.instruments import Counter, Gauge, Histogram
 #: What becomes of a request that is not answered by its deadline.
 DROPPED: Final = "dropped"
 LATE: Final = "late"
+
+
+class DeadlineCounts(NamedTuple):
+    """Requests with deadlines: answered in time, with how many seconds left in all; answered late; dropped."""
+
+    in_time: int
+    slack_seconds: float
+    late: int
+    late_seconds: float
+    dropped: int
 
 
 class DeadlineMetrics:
@@ -38,6 +48,11 @@ class DeadlineMetrics:
             self._lateness.observe(late_by)
         else:
             self._slack.observe(-late_by)
+
+    def counts(self) -> DeadlineCounts:
+        """Return what was counted so far."""
+        dropped, late = (int(self._misses[what].value) for what in (DROPPED, LATE))
+        return DeadlineCounts(sum(self._slack.counts), self._slack.sum, late, self._lateness.sum, dropped)
 
     def forget(self) -> None:
         """Take away the series that have a reason."""

@@ -16,7 +16,7 @@ from time import time
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.base.causes import Cause, CloseReason, Reason
-from torchserve_py.base.metrics.deadline_metrics import DeadlineMetrics
+from torchserve_py.base.metrics.deadline_metrics import DeadlineCounts, DeadlineMetrics
 from torchserve_py.base.metrics.families import ServerFamilies, U
 from torchserve_py.base.metrics.handover_metrics import HandoverMetrics
 from torchserve_py.base.metrics.instruments import Counter, Gauge, Histogram, Updatable
@@ -254,6 +254,12 @@ class ModelMetrics:
     def handover(self) -> HandoverMetrics:
         """The metrics of sequences that move between workers; one has moved, or could not."""
         return HandoverMetrics(self._families, self._labels)
+
+    @property
+    def deadline_counts(self) -> DeadlineCounts | None:
+        """What was counted of requests with deadlines; None if there were none."""
+        metrics: DeadlineMetrics | None = self.__dict__.get("deadlines")
+        return None if metrics is None else metrics.counts()
 
     def _later(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
         """Return an instrument that `show` shows."""

@@ -287,6 +287,7 @@ def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wa
         workers_wanted=workers_wanted,
         sequences=int(metrics.open_sequences.read()),
         memory=memory,
+        deadlines=metrics.deadline_counts,
     )
 
 

@@ -73,6 +73,7 @@ _SEQUENCE_KEYS = (
     "sequenceTimeoutMSec",
     "maxSequenceJobQueueSize",
     "maxNumSequence",
+    "deadlineSafety",
     "onExpiredSequence",
     "requireStart",
     "rememberEndedSec",

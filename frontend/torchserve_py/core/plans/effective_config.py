@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchserve_py.core.plans.sequence_states import SequenceStates
-from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.core.scheduling.policy import DEADLINE_SAFETY, Policy, SequencePolicy
 from torchserve_py.core.serving.serving import ServedConfig
 from torchserve_py.core.workers.worker_launcher import NodeShare
 
@@ -24,6 +24,8 @@ class EffectiveConfig(ServedConfig):
     concurrency_target: int
     #: Whether the model asks for several processes by the key `torchrun`.
     asks_for_ranks: bool
+    #: The share of a worker's time that is promised to no session with a guarantee.
+    deadline_safety: float = DEADLINE_SAFETY
     restart_expired_sequences: bool = False
     require_start: bool = False
     remember_ended: float = DEFAULT_REMEMBERED
@@ -65,5 +67,6 @@ class EffectiveConfig(ServedConfig):
             continuous=self.continuous or self.async_communication,
             ahead=ahead,
             job_ticket=self.use_job_ticket,
+            deadline_safety=self.deadline_safety,
             sequences=sequences,
         )

@@ -17,6 +17,7 @@ from torchserve_py.core.archive.contracts import known_contracts
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.plans.effective_config import DEFAULT_REMEMBERED, EffectiveConfig
 from torchserve_py.core.plans.sequence_states import SequenceStates
+from torchserve_py.core.scheduling.policy import DEADLINE_SAFETY
 from torchserve_py.core.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.workers.worker_launcher import NodeShare
@@ -156,6 +157,7 @@ def _sequences(yaml: ModelConfig, states: SequenceStates) -> dict[str, Any]:
         "sequence_timeout_ms": yaml.sequence_timeout_ms or 0,
         "max_num_sequence": yaml.max_num_sequence or 1,
         "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
+        "deadline_safety": DEADLINE_SAFETY if yaml.deadline_safety is None else yaml.deadline_safety / 100,
         "restart_expired_sequences": yaml.on_expired_sequence == "restart",
         "require_start": bool(yaml.require_start),
         "remember_ended": float(yaml.remember_ended or DEFAULT_REMEMBERED),

@@ -2,6 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from typing import Final
+
+DEADLINE_SAFETY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +42,5 @@ class Policy:
     ahead: bool = False
     #: A job is accepted only while a worker can take it at once; ignored for sequences (useJobTicket).
     job_ticket: bool = False
-    deadline_safety: float = 0.1  # the share of the time that is promised to no session with a guarantee
+    deadline_safety: float = DEADLINE_SAFETY  # the share of the time that guarantees leave free (deadlineSafety)
     sequences: SequencePolicy | None = None  # None for a stateless model

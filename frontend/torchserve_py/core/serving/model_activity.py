@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from torchserve_py.base.metrics.deadline_metrics import DeadlineCounts
 from torchserve_py.base.metrics.model_metrics import REFUSED_BY_HANDLER
 from torchserve_py.core.scheduling import sequence as scheduled
 
@@ -42,6 +43,7 @@ class Activity(NamedTuple):
     workers_wanted: int
     sequences: int  # open sequences
     memory: int  # bytes of all workers
+    deadlines: DeadlineCounts | None = None  # of jobs with deadlines, if there were any
 
     @property
     def failed(self) -> int:

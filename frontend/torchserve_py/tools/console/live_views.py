@@ -204,6 +204,7 @@ class LiveViews(Endpoints):
             "slowest": self._finished.slowest(model.name, model.version),
             "metrics": [each._asdict() for each in self.context.metrics.handlers.shown(model.name)],
             "batches": activity.batches if history is None else history.batches,
+            "deadlines": None if activity.deadlines is None else activity.deadlines._asdict(),
             "minute": self._sampler.minutes.get(model.id),
             "journal": _journal_of(model),
             "traffic": {"weights": dict(self.serving.weights(model.name)), **self._traffic.about(model.name)},

@@ -113,6 +113,11 @@ class ModelConfigFile(Schema):
     max_num_sequence: AtLeastOne = key(
         "maxNumSequence", "open sequences, at most; never fewer than workers × `batchSize`", "1"
     )
+    deadline_safety: Annotated[int | None, integer(0, 90, "percent")] = key(
+        "deadlineSafety",
+        "share of a worker's time that [guarantees](scheduling.md#sessions-with-a-guarantee) leave free",
+        "10",
+    )
     on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, choice("refuse", "restart")] = key(
         "onExpiredSequence",
         "a request for an expired or lost sequence gets 410, or restarts it as in TorchServe",

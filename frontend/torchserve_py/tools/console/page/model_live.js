@@ -1,6 +1,7 @@
 // What a model version does: charts, the batches that were formed, and its failures by cause.
 
 import { chart } from "./chart.js";
+import { deadlinesCard } from "./deadlines.js";
 import { h, reconcile, setText } from "./dom.js";
 import { finishedJobs } from "./finished_jobs.js";
 import { bytes, count, milliseconds, number } from "./format.js";
@@ -86,6 +87,7 @@ export function liveTab({ server, model, signal }) {
   const range = rangeSwitch(draw);
   const batches = bars("Batches formed", "--violet");
   const failures = bars("Failures by cause", "--bad");
+  const deadlines = deadlinesCard();
   const ofHandler = handlerMetrics();
   const traffic = trafficPanel();
   const slowest = finishedJobs("Slowest requests", "Of the last minutes, the slowest first.", model);
@@ -95,7 +97,7 @@ export function liveTab({ server, model, signal }) {
       {},
       top.element,
       h("div", { class: "tools" }, range.element),
-      h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card, ofHandler.elements),
+      h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card, deadlines.card, ofHandler.elements),
       traffic.element,
       slowest.element,
     ),
@@ -112,6 +114,7 @@ export function liveTab({ server, model, signal }) {
       draw();
       traffic.show(now.traffic);
       slowest.show(now.slowest);
+      deadlines.show(now.deadlines);
       ofHandler.show(now.metrics);
       batches.show(sizes(now.batches, server.batch_bounds), "In the last hour, by the number of requests in them.");
       const causes = Object.entries(now.failures).sort(([, a], [, b]) => b - a);
