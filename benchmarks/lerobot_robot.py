@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Pretended(Robot):  # type: ignore[misc]
     config_class, name = PretendedConfig, "pretended"
     is_connected = is_calibrated = True
     observation_features = {**dict.fromkeys(JOINTS, float), "front": (240, 320, 3)}  # noqa: RUF012
-    action_features = dict.fromkeys(JOINTS, float)  # noqa: RUF012
+    action_features = dict.fromkeys(JOINTS, float)
 
     def __init__(self, config: PretendedConfig) -> None:
         super().__init__(config)
@@ -87,7 +88,7 @@ def main(address: str, seconds: float) -> None:
     threading.Thread(target=client.control_loop, args=("wait",), daemon=True).start()
     time.sleep(seconds)
     acted_at = client.robot.acted_at
-    gaps = [1000 * (later - earlier) for earlier, later in zip(acted_at, acted_at[1:], strict=False)]
+    gaps = [1000 * (later - earlier) for earlier, later in pairwise(acted_at)]
     print(json.dumps({"latencies": latencies, "gaps": gaps}))
     sys.stdout.flush()
     client.stop()

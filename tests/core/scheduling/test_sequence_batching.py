@@ -36,6 +36,30 @@ def test_a_batch_waits_for_the_others_no_longer_than_the_delay():
     assert play.at(3.0).tick() == ["w1 <- c"]
 
 
+def test_a_batch_waits_a_moment_for_the_sequences_of_the_batch_before():
+    play = Play(sequences(batch_size=8, max_batch_delay=1.0))
+    for name in "stuv":
+        play.submit(f"{name}1", name)
+    assert play.at(5.0).answer("s1") == [], "the others have waited long enough, and s is asked to come along"
+    assert play.at(5.05).submit("s2", "s") == ["w1 <- t1 u1 v1 s2"]
+    assert play.at(9.0).answer("t1", "u1", "v1", "s2") == []
+    assert play.at(9.01).submit("t2", "t") == play.submit("u2", "u") == play.submit("v2", "v") == []
+    assert play.submit("s3", "s") == ["w1 <- t2 u2 v2 s3"], "they stay together"
+
+
+def test_a_batch_waits_for_the_batch_before_a_tenth_of_its_time_at_most_and_no_longer_than_the_delay():
+    play = Play(sequences(batch_size=8, max_batch_delay=1.0, max_idle=1000.0))
+    play.submit("s1", "s")
+    play.submit("t1", "t")
+    assert play.at(5.0).answer("s1") == []
+    assert play.at(5.49).tick() == []
+    assert play.at(5.5).tick() == ["w1 <- t1"]
+    assert play.at(50.0).submit("s2", "s") == []
+    assert play.answer("t1") == []
+    assert play.at(50.99).tick() == []
+    assert play.at(51.0).tick() == ["w1 <- s2"]
+
+
 def test_the_delay_counts_from_when_the_sequence_became_ready():
     play = Play(sequences(batch_size=2, max_batch_delay=1.0))
     play.submit("a", "s")

@@ -485,6 +485,8 @@ class Scheduler:
         if is_step and not (job.unbatched or job.asks_after or job.open_ended):
             self._overload.step_seconds.append(now - job.sent_at)
             self._times.note(worker.batch, now - job.sent_at)
+            if self._sequences is not None and not self._joins:
+                worker.lane.batch_answered(worker.batch, now - job.sent_at, now)
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
         if self._joins or not worker.in_flight:  # else it still runs its batch

@@ -125,6 +125,10 @@ class Sequence:
         return CloseReason.suspended if lane.max_rest < lane.max_idle else CloseReason.idle
 
 
+#: For how long the next batch waits for the sequences of the one before, as a share of the time that this took.
+_WAITED_SHARE = 0.1
+
+
 class SequenceLane(Lane[Sequence]):
     """One worker's ready sequences. `bound` are all that are bound to the worker, in the order in which they came.
 
@@ -132,7 +136,7 @@ class SequenceLane(Lane[Sequence]):
     worker, and is over after `max_idle` seconds. Pending sequences are in a lane without a worker.
     """
 
-    __slots__ = ("bound", "max_idle", "max_rest", "most_running", "running", "worker_id")
+    __slots__ = ("_awaited", "_returns_until", "bound", "max_idle", "max_rest", "most_running", "running", "worker_id")
 
     def __init__(
         self, worker_id: str | None, most_running: int, delay: float, policy: SequencePolicy, order: NewOrder | None
@@ -145,6 +149,24 @@ class SequenceLane(Lane[Sequence]):
         self.max_idle = policy.max_idle
         self.max_rest = min(policy.max_rest, policy.max_idle)
         self.running = 0
+        #: How many sequences are ready if those of the latest batch are again, and until when that is waited for.
+        self._awaited, self._returns_until = 0, 0.0
+
+    def batch_answered(self, size: int, seconds: float, now: float) -> None:
+        """Let the next batch wait for the sequences of one that has just been answered, and took so many seconds.
+
+        Otherwise clients that send the next step once they have an answer would form two groups for good: each waits
+        while the batch of the other one runs.
+        """
+        self._awaited = len(self.items) + size
+        self._returns_until = now + min(self.delay, seconds * _WAITED_SHARE)
+
+    def due(self, now: float) -> float | None:
+        """When the next batch waits for no other sequence; None if none is ready."""
+        for ready_since in self.items.values():
+            due = ready_since + self.delay
+            return due if len(self.items) >= self._awaited else max(due, self._returns_until)
+        return None
 
     @property
     def members(self) -> int:
