@@ -3,7 +3,8 @@
     python benchmarks/lerobot_robot.py ADDRESS SECONDS
 
 The robot has six joints and a camera of 240 × 320 pixels, which exist only here; all else is LeRobot's, with the shim.
-It prints, as JSON, the milliseconds from each observation that was answered to its actions, and those between actions.
+It prints a line, waits for one, and runs. Then it prints, as JSON, the milliseconds from each observation that was
+answered to its actions, and those between actions.
 """
 
 import json
@@ -82,6 +83,8 @@ def main(address: str, seconds: float) -> None:
         aggregate(actions, *more)
 
     client.send_observation, client._aggregate_action_queues = note_sending, note_actions
+    print("ready", flush=True)
+    sys.stdin.readline()
     if not client.start():
         raise SystemExit("LeRobot's client could not start; its log says why.")
     threading.Thread(target=client.receive_actions, daemon=True).start()

@@ -49,7 +49,7 @@ def main() -> int:
             alone = 0.0
             for robots in ROBOTS:
                 waits = run(server, robots, options.seconds)
-                percentiles = statistics.quantiles(waits, n=100)
+                percentiles = statistics.quantiles(waits, n=100, method="inclusive")
                 alone = alone or percentiles[98]
                 print(
                     f"{name:8} {robots} robots: {len(waits):4} chunks, half within {percentiles[49]:4.0f} ms,"
@@ -99,10 +99,14 @@ def lerobot(python: str, server: Server, robots: int, seconds: float) -> list[fl
     """Run robots with LeRobot's client, each in a process."""
     command = [python, str(ROOT / "benchmarks" / "lerobot_robot.py"), server.grpc_target, str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "clients" / "python")}
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for _ in range(robots)
-    ]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    running: list[Any] = [subprocess.Popen(command, env=environment, **pipes) for _ in range(robots)]
+    for each in running:
+        each.stdout.readline()  # it has imported LeRobot, which takes long
+    for each in running:
+        time.sleep(SPREAD / robots)
+        each.stdin.write("go\n")
+        each.stdin.flush()
     answers = [json.loads(each.communicate(timeout=seconds + 300)[0].splitlines()[-1]) for each in running]
     print(f"the longest gap between two actions: {max(max(each['gaps']) for each in answers):.0f} ms")
     return [wait for each in answers for wait in each["latencies"]]

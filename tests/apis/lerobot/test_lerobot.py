@@ -1,6 +1,8 @@
 """LeRobot's robots: chunks of actions, their deadlines, what is refused, and robots whose server was restarted."""
 
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -87,6 +89,25 @@ def test_a_robot_gets_chunks_and_its_policy_the_chunk_before(served: Any, client
         robot.stop()
     told = [line.partition("told ")[2] for line in served[0].log().splitlines() if "told 6 6" in line]
     assert told == ["6 6 ['observation.state'] deadline"] * 2
+
+
+def test_a_lost_state_is_told_once_and_another_episode_begins(served: Any, client_module: Any) -> None:
+    robot = robot_of(client_module, served[1])
+    robot.observe(0, {})
+    robot.act()
+    os.kill(served[0].describe("policy")[0]["workers"][0]["pid"], signal.SIGKILL)
+    robot.observe(7, {})
+    with pytest.raises(grpc.RpcError) as lost:
+        robot.act()
+    assert dict(lost.value.trailing_metadata())["ts-error-cause"] in ("sequence_lost", "worker_died")
+    if dict(lost.value.trailing_metadata())["ts-error-cause"] == "worker_died":
+        robot.observe(7, {})
+        with pytest.raises(grpc.RpcError, match="lost"):
+            robot.act()
+    robot.observe(8, {})
+    assert robot.act()[0].action.tolist() == [8, -1], "there is no chunk before"
+    assert "told 8 0 " in served[0].log()
+    robot.stop()
 
 
 def test_only_the_latest_observation_counts_and_none_twice(served: Any, client_module: Any) -> None:

@@ -60,6 +60,20 @@ def test_a_batch_waits_for_the_batch_before_a_tenth_of_its_time_at_most_and_no_l
     assert play.at(51.0).tick() == ["w1 <- s2"]
 
 
+def test_after_a_short_batch_nothing_is_waited_for():
+    play = Play(sequences(batch_size=8, max_batch_delay=0.01))
+    for name in "stu":
+        play.submit(f"{name}1", name)
+    play.at(0.015).answer("s1")
+    assert play.at(0.034).answer("t1", "u1") == []
+    play.submit("s2", "s")
+    play.submit("t2", "t")
+    assert play.at(0.044).submit("u2", "u") == ["w1 <- s2 t2 u2"]
+    play.submit("v1", "v")
+    play.submit("w1", "w")
+    assert play.at(0.060).answer("s2", "t2", "u2") == ["w1 <- v1 w1"], "the batch took 16 ms"
+
+
 def test_the_delay_counts_from_when_the_sequence_became_ready():
     play = Play(sequences(batch_size=2, max_batch_delay=1.0))
     play.submit("a", "s")

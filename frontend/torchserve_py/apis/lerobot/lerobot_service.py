@@ -88,6 +88,15 @@ class _Robot:
         self.drop()
         return sent
 
+    def has_chunk(self, start: int, length: int) -> None:
+        """Note the chunk for an observation, and forget another one that came while the policy worked on it.
+
+        The robot sends further ones if it has few actions even with this chunk.
+        """
+        self.chunk = start, length
+        if self._observation is not None and not self._observation.must_go:
+            self.drop()
+
     def drop(self) -> None:
         """Forget the observation that waits, if one does."""
         if self._timer is not None:
@@ -141,6 +150,8 @@ class LeRobotService:
         robot = self._robot(rpc)
         setup = read_setup(request.data)
         self._template(rpc, setup)
+        if robot.setup is not None and robot.setup.model != setup.model:
+            robot.episode.restart()
         robot.setup = setup
         return Empty()
 
@@ -179,12 +190,14 @@ class LeRobotService:
             "model": template.model.name,
             "model_version": template.model.version,
         }
+        if robot.episode.is_new:  # the policy has no state yet, or has lost it
+            robot.chunk = None
         executed = 0 if robot.chunk is None else max(0, sent.timestep - robot.chunk[0])
         period = seconds_in("Metadata", CONTROL_PERIOD, _texts(rpc).get(CONTROL_PERIOD)) or 0.0
         body = body_of(sent, setup, executed)
         answer = await robot.episode.step(template, body, robot.deadline(sent, period))
         actions = chunk_of(answer.body)
-        robot.chunk = sent.timestep, actions[b"shape"][0]
+        robot.has_chunk(sent.timestep, actions[b"shape"][0])
         return Actions(data=pack_actions(sent, actions, period))
 
     def _template(self, rpc: Rpc, setup: Setup) -> StepTemplate:

@@ -42,6 +42,11 @@ class Episode:
         self._token = secrets.token_hex(16)
         self._last = 0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the sequence has no step so far."""
+        return not self._last
+
     def restart(self) -> None:
         """Let the next step begin another sequence; the one so far has ended."""
         if self._template is not None:

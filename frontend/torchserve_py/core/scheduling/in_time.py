@@ -8,6 +8,9 @@ from torchserve_py.core.scheduling.batch_admission import WhenIdle
 from torchserve_py.core.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.core.scheduling.step_times import StepTimes
 
+#: A deadline is far if so many of the longest batches fit before it.
+_FAR = 4
+
 
 class InTime:
     """Does as `WhenIdle`, but a batch with deadlines is no larger than these allow, and waits for no further steps.
@@ -33,8 +36,13 @@ class InTime:
         return self._when_idle.choose(free)
 
     def waits(self, lane: Lane[Any], now: float) -> bool:
-        """Whether to wait for a fuller batch: never with a deadline, since a later batch may find more to do."""
-        return not (lane.order is not None and lane.order.due(1)) and self._when_idle.waits(lane, now)
+        """Whether to wait for a fuller batch: not if a deadline is near, since a later batch may find more to do."""
+        due = () if lane.order is None else lane.order.due(1)
+        if due:
+            table = self._times.table
+            if table is None or due[0].is_guaranteed or due[0].at - now < lane.delay + _FAR * table[-1]:
+                return False
+        return self._when_idle.waits(lane, now)
 
     def takes(self, worker: WorkerLoad, lane: Lane[Any], now: float) -> int:
         """Return how many of the first items of the lane the worker takes.

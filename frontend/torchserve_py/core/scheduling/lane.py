@@ -68,6 +68,12 @@ class Lane(ABC, Generic[Item]):
         `only` is an item of the lane that goes alone, whosever turn it is.
         """
 
+    def batch_answered(self, size: int, seconds: float, now: float) -> None:
+        """Note that the lane's worker has answered a whole batch of this size, which took so many seconds.
+
+        Nothing follows from it for jobs without a sequence: none of them leads to another one.
+        """
+
     def is_newest_first(self, now: float) -> bool:
         """Whether a new item would go before those that wait."""
         return now < self.newest_first_until and bool(self.items)

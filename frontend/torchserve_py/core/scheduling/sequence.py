@@ -127,6 +127,8 @@ class Sequence:
 
 #: For how long the next batch waits for the sequences of the one before, as a share of the time that this took.
 _WAITED_SHARE = 0.1
+#: Timers of an event loop are no more exact than a millisecond: a shorter wait (seconds) would often be twice as long.
+_SHORTEST_WAIT = 0.002
 
 
 class SequenceLane(Lane[Sequence]):
@@ -158,8 +160,9 @@ class SequenceLane(Lane[Sequence]):
         Otherwise clients that send the next step once they have an answer would form two groups for good: each waits
         while the batch of the other one runs.
         """
-        self._awaited = len(self.items) + size
-        self._returns_until = now + min(self.delay, seconds * _WAITED_SHARE)
+        wait = min(self.delay, seconds * _WAITED_SHARE)
+        self._awaited = len(self.items) + size if wait >= _SHORTEST_WAIT else 0
+        self._returns_until = now + wait
 
     def due(self, now: float) -> float | None:
         """When the next batch waits for no other sequence; None if none is ready."""
