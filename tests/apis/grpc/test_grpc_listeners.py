@@ -197,7 +197,7 @@ async def test_reflection(serving):
         "org.pytorch.serve.grpc.openinference.GRPCInferenceService",
     }
     for channel, services in (
-        (serving.inference_channel, {INFERENCE, *open_inference}),
+        (serving.inference_channel, {INFERENCE, "transport.AsyncInference", *open_inference}),
         (serving.management_channel, {MANAGEMENT}),
     ):
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
