@@ -6,6 +6,9 @@ the moments (seconds since the sequence began) at which speech starts or ends::
 
     {"probabilities": [0.03, 0.91, 0.98], "events": [{"start": 1.28}]}
 
+In conversations of OpenAI's realtime API sound comes in other encodings and at other rates, and a response has the
+probabilities and the seconds of a window.
+
 The rows of a batch belong to different sequences: their windows and their states are stacked, and the network runs once
 for all of them. A row that cannot be read gets status 400; the others are unaffected.
 """
@@ -19,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
+
+from ts.handler_utils.audio import Resampler, audio_of, encode_audio
 
 if TYPE_CHECKING:
     from ts.context import Context
@@ -47,18 +52,20 @@ class VoiceActivityHandler:
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Answer one batch, which has at most one request of each sequence."""
         answers: list[Any] = [None] * len(data)
+        states = {idx: context.state.get(idx) or new_state() for idx in range(len(data))}
         heard: dict[int, bytes] = {}
-        for idx in range(len(data)):
-            body = context.body(idx) or b""
-            if isinstance(body, bytes | bytearray) and len(body) % 2 == 0:
-                heard[idx] = bytes(body)
+        for idx, state in states.items():
+            try:
+                heard[idx] = _sound(context, idx, state)
+            except ValueError as error:
+                context.fail(idx, str(error))
+        found = self._listen([states[idx] for idx in heard], list(heard.values()))
+        for idx, probabilities in zip(heard, found, strict=True):
+            context.state[idx] = states[idx]
+            if context.get_request_header(idx, "realtime_event"):
+                answers[idx] = {"probabilities": probabilities, "window": WINDOW / RATE}
             else:
-                context.fail(idx, "Send 16-bit samples, 16,000 per second, as bytes; their number is even.")
-        states = [context.state.get(idx) or new_state() for idx in heard]
-        found = self._listen(states, list(heard.values()))
-        for idx, state, probabilities in zip(heard, states, found, strict=True):
-            answers[idx] = {"probabilities": probabilities, "events": _events(state, probabilities)}
-            context.state[idx] = state
+                answers[idx] = {"probabilities": probabilities, "events": _events(states[idx], probabilities)}
         return answers
 
     def _listen(self, states: Sequence[dict[str, Any]], pieces: Sequence[bytes]) -> list[list[float]]:
@@ -101,7 +108,7 @@ def new_state() -> dict[str, Any]:
     """Return the state of a sequence that begins.
 
     ``rest`` is the sound that does not fill a window yet, after the ``OVERLAP`` last samples of the window before;
-    ``silent`` counts the windows since somebody spoke.
+    ``silent`` counts the windows since somebody spoke; ``resampler`` is what a `Resampler` goes on with.
     """
     return {
         "hidden": np.zeros(HIDDEN, np.float32),
@@ -109,7 +116,22 @@ def new_state() -> dict[str, Any]:
         "windows": 0,
         "is_speech": False,
         "silent": 0,
+        "resampler": (None, 0),
     }
+
+
+def _sound(context: Context, idx: int, state: dict[str, Any]) -> bytes:
+    """Return the piece of sound that a request brings, at the network's rate. Raises ValueError: it brings none."""
+    body = context.body(idx) or b""
+    if not context.get_request_header(idx, "realtime_event"):
+        if isinstance(body, bytes | bytearray) and len(body) % 2 == 0:
+            return bytes(body)
+        raise ValueError("Send 16-bit samples, 16,000 per second, as bytes; their number is even.")
+    samples, rate = audio_of(context, idx, body)
+    resampler = Resampler(rate, RATE, *state.get("resampler", ()))
+    heard = resampler.hear(samples)
+    state["resampler"] = (resampler.rest, resampler.offset)
+    return encode_audio(heard, "pcm16")
 
 
 def _windows(state: dict[str, Any], piece: bytes) -> Array:

@@ -1,4 +1,4 @@
-"""The audio that clients of OpenAI's realtime API send (``docs/speech.md``), as samples at the rate of a model."""
+"""Audio as clients of OpenAI's realtime API send and get it (``docs/speech.md``), as samples at the rate of a model."""
 
 from functools import lru_cache
 from math import gcd
@@ -41,6 +41,22 @@ def decode_audio(audio: bytes | bytearray, encoding: str) -> Samples:
     if table is None:
         raise ValueError(f"{encoding!r} is none of pcm16, {', '.join(_G711)}")
     return table[np.frombuffer(audio, np.uint8)]
+
+
+def encode_audio(samples: Samples, encoding: str) -> bytes:
+    """Return samples of one channel, between -1 and 1, in an encoding that `decode_audio` reads.
+
+    Raises ValueError: it is none of these.
+    """
+    if encoding == "pcm16":
+        return (np.clip(samples, -1, 1) * 32767).round().astype("<i2").tobytes()
+    table = _G711.get(encoding)
+    if table is None:
+        raise ValueError(f"{encoding!r} is none of pcm16, {', '.join(_G711)}")
+    codes = np.argsort(table, kind="stable")
+    values = table[codes]
+    nearest = np.searchsorted((values[1:] + values[:-1]) / 2, samples)
+    return codes[nearest].astype(np.uint8).tobytes()
 
 
 def _mu_law() -> Samples:
@@ -99,6 +115,10 @@ class Resampler:
         self.rest, self.offset = known[begin:].tobytes(), following - begin * self._up
         return heard
 
+    def finish(self) -> Samples:
+        """Return the last samples: those that are known if silence follows."""
+        return self.hear(np.zeros(self._filters.shape[1] // 2, np.float32))
+
 
 @lru_cache(maxsize=8)
 def _filters(up: int, down: int) -> Samples:
@@ -111,3 +131,27 @@ def _filters(up: int, down: int) -> Samples:
     filters /= filters.sum(axis=1, keepdims=True)
     normal: Samples = filters.astype(np.float32)
     return normal
+
+
+#: The encodings by the media types that a request's header ``accept`` can have.
+_RAW: Final = {"audio/pcm": "pcm16", "audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
+
+
+def raw_audio(samples: Samples, rate: int, accept: str) -> tuple[bytes, str] | None:
+    """Return samples in the form that a header asks for, such as ``audio/pcm;rate=24000``, and the media type.
+
+    The samples have the shape [frames] or [frames, channels]; of several channels the mean is returned. None: the
+    header asks for something else than raw audio.
+    """
+    media_type, _, wanted = accept.replace(" ", "").lower().partition(";rate=")
+    encoding = _RAW.get(media_type)
+    if encoding is None or not wanted.isdecimal() or int(wanted) not in AUDIO_RATES:
+        return None
+    mono: Samples = np.asarray(samples, np.float32)
+    if mono.ndim > 1:
+        mono = mono.mean(axis=1)
+    if rate != int(wanted):
+        resampler = Resampler(rate, int(wanted))
+        seconds = [resampler.hear(mono[begin : begin + rate]) for begin in range(0, len(mono), rate)]
+        mono = np.concatenate([*seconds, resampler.finish()])
+    return encode_audio(mono, encoding), f"{media_type};rate={wanted}"

@@ -194,7 +194,7 @@ async def test_what_a_browser_offers(start: Start) -> None:
     ("model", "query", "status"),
     [
         (FakeModel("deaf", stateful=True), "?intent=transcription", 404),
-        (transcriber(), "?intent=conversation", 400),
+        (transcriber(), "?intent=translation", 400),
     ],
 )
 async def test_what_is_refused_before_the_upgrade(start: Start, model: FakeModel, query: str, status: int) -> None:

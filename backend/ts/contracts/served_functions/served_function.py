@@ -29,6 +29,7 @@ from ts.row_states import RowStates
 from ts.runtime.result_bodies import error_status
 from ts.sequence.encoding import StateEncoding
 from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, MIGRATE, REBUILD, STATE, ServeOptions
+from ts.utils.sound import Audio
 
 if TYPE_CHECKING:  # asyncio, which a function that is no coroutine may not need
     from ts.contracts.served_functions.calls import Calls
@@ -339,6 +340,8 @@ class _Rows:
             self._tell_misfit(value)
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own
             return value if self._values.holds_arrays(value) else self._values.written(value)[0]
+        if isinstance(value, Audio) and (raw := self._raw_audio(index, value)) is not None:
+            return raw
         if hasattr(value, "tolist") and not streams and self._accepts(index, ARRAY_FILE):
             self._context.set_response_content_type(index, ARRAY_FILE)
             return array_file(value)
@@ -351,6 +354,19 @@ class _Rows:
         if misfit := self._values.misfit(value):
             self._values.told_misfit = True
             logger.warning("A result of %s does not fit its annotation: %s", self._values.name, misfit)
+
+    def _raw_audio(self, index: int, value: Audio) -> bytes | None:
+        """Return sound without a file's header, as the request accepts it (``audio/pcm;rate=24000``); None if not."""
+        accept = self._context.get_request_header(index, "accept")
+        if not isinstance(accept, str) or not accept.startswith("audio/pcm"):
+            return None
+        from ts.handler_utils.audio import raw_audio  # needs numpy, as the sound does
+
+        raw = raw_audio(value.samples, value.rate, accept)
+        if raw is None:
+            return None
+        self._context.set_response_content_type(index, raw[1])
+        return raw[0]
 
     def _accepts(self, index: int, media_type: str) -> bool:
         accepted = self._context.get_request_header(index, "accept")

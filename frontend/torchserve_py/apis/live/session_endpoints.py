@@ -1,6 +1,6 @@
 """What the endpoints of live sessions share: the checks of a handshake, and a session from its upgrade to its end."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -46,9 +46,6 @@ class SessionEndpoints(Endpoints):
         return without_keys(offered_by(request))
 
     def _socket_of(self, request: Request, model: ServedModel, version: str | None) -> WebSocket:
-        if not model.is_stateful:
-            message = f'Model "{model.name}" keeps no sequences; set sequenceBatching: true in its model-config.yaml.'
-            raise bad_request(message)
         if self.context.is_draining:
             raise EndpointError(failure_of_job(Cause.draining, model.name, version))
         socket = WebSocket(request, self.max_body, compress=False)
@@ -95,22 +92,50 @@ class SessionEndpoints(Endpoints):
         Raises EndpointError: the model keeps no sequences, the server shuts down, the request is no handshake, or its
         content type or priority is unusable.
         """
+        if not model.is_stateful:
+            message = f'Model "{model.name}" keeps no sequences; set sequenceBatching: true in its model-config.yaml.'
+            raise bad_request(message)
         socket = self._socket_of(request, model, version)
         session = make(socket, self.template(request, model, version))
+        return await self._serve(request, (model,), session, socket, headers)
+
+    async def serve_several(
+        self,
+        request: Request,
+        models: Sequence[ServedModel],
+        make: Callable[[WebSocket, Mapping[str, StepTemplate]], SocketSession],
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> AlreadySent:
+        """Serve a session with several models, each of which may keep sequences; ``make`` gets templates by name.
+
+        Raises EndpointError: as `serve`; the client's key is not for one of the models.
+        """
+        socket = self._socket_of(request, models[0], None)
+        templates = {model.name: self.template(request, model) for model in models}
+        return await self._serve(request, models, make(socket, templates), socket, headers)
+
+    async def _serve(
+        self,
+        request: Request,
+        models: Sequence[ServedModel],
+        session: SocketSession,
+        socket: WebSocket,
+        headers: Iterable[tuple[str, str]],
+    ) -> AlreadySent:
         request.log_fields = {
             "sequence_id": session.sequence_id,
-            "model": model.name,
-            "model_version": model.version,
+            "model": models[0].name,
+            "model_version": models[0].version,
         }
         credential: Credential | None = request.credential
-        forget = None if credential is None else credential.hold(model.name, session.lose_right)
+        held = () if credential is None else [credential.hold(model.name, session.lose_right) for model in models]
         self._open_sessions.add(session)
         try:
             socket.accept(headers)
             await session.run()
         finally:
             self._open_sessions.discard(session)
-            if forget is not None:
+            for forget in held:
                 forget()
             self.leave(session)
         return ALREADY_SENT

@@ -6,6 +6,8 @@ from typing import Final
 import msgspec
 
 _MAX_ID: Final = 512
+#: Bytes of audio in one event, as in OpenAI's API.
+_MOST_AUDIO: Final = 15 << 20
 
 
 class BadEvent(Exception):
@@ -24,6 +26,13 @@ class ClientEvent(msgspec.Struct):
     event_id: str | None = None
     session: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     model: str | msgspec.UnsetType | None = msgspec.UNSET
+    response: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    item: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    item_id: str | None = None
+    previous_item_id: str | None = None
+    response_id: str | None = None
+    content_index: int | None = None
+    audio_end_ms: int | None = None
     audio: str | None = None
     final: bool | msgspec.UnsetType = msgspec.UNSET
 
@@ -63,6 +72,9 @@ def audio_in(event: ClientEvent) -> bytes:
     if event.audio is None:
         raise BadEvent("The event has no audio: bytes in base64.", "missing_required_parameter", "audio")
     try:
-        return binascii.a2b_base64(event.audio, strict_mode=True)
+        audio = binascii.a2b_base64(event.audio, strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise BadEvent(f"audio: no base64: {error}.", "invalid_audio", "audio") from error
+    if len(audio) > _MOST_AUDIO:
+        raise BadEvent(f"audio: {len(audio)} bytes; {_MOST_AUDIO} is the most.", "invalid_value", "audio")
+    return audio

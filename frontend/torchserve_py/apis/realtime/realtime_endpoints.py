@@ -1,29 +1,37 @@
-"""The endpoint for OpenAI's realtime API, as far as it transcribes: models that declare ``realtime: true``.
+"""The endpoint for OpenAI's realtime API: transcription, and conversations with a pipeline of models.
 
-    GET /v1/realtime?intent=transcription[&model=…]
+    GET /v1/realtime?intent=transcription[&model=…]     models that declare ``realtime: true``
+    GET /v1/realtime?model=…                            models that declare ``realtimePipeline``
 
 It is a WebSocket. vLLM's clients use the same path without the query; what they send tells them apart.
 """
 
-from collections.abc import Coroutine, Iterator, Sequence
+import secrets
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from torchserve_py.apis.live.live_steps import StepTemplate
 from torchserve_py.apis.live.session_endpoints import SUBPROTOCOL, SessionEndpoints, first_known
+from torchserve_py.apis.live.socket_session import SocketSession
 from torchserve_py.apis.openai.openai_endpoints import DIALECT
 from torchserve_py.apis.realtime.client_events import BadEvent
+from torchserve_py.apis.realtime.conversation_session import ConversationSession
 from torchserve_py.apis.realtime.realtime_keys import transcribes
+from torchserve_py.apis.realtime.realtime_pipeline import converses, conversing_model, pipeline_of
 from torchserve_py.apis.realtime.realtime_session import RealtimeSession
 from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request
 from torchserve_py.endpoints.responses import AlreadySent
 from torchserve_py.endpoints.routing import PathValues, Route
 from torchserve_py.net.http1.request import Request
+from torchserve_py.net.websocket import WebSocket
 
 #: Subprotocols of OpenAI's browser clients: that of the API, and the beta.
 _REALTIME: Final = "realtime"
 _BETA: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "OpenAI-Beta"
 _TRANSCRIPTION: Final = "transcription"
+_CONVERSATION: Final = "conversation"
 
 
 class RealtimeEndpoints(SessionEndpoints):
@@ -34,11 +42,13 @@ class RealtimeEndpoints(SessionEndpoints):
 
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
         offered = self.offered_to(request)
-        intent = request.parameter("intent") or _TRANSCRIPTION
-        if intent != _TRANSCRIPTION:
-            raise bad_request(f"intent={intent!a}: this server has sessions with intent=transcription.")
+        intent, name = request.parameter("intent"), request.parameter("model")
+        if intent not in (None, "", _TRANSCRIPTION, _CONVERSATION):
+            raise bad_request(f"intent={intent!a}: this server has the intents transcription and conversation.")
+        if intent == _CONVERSATION or (not intent and self._means_conversation(name)):
+            return self._converse(request, name, offered)
         try:
-            name = self.named(request.parameter("model"))
+            name = self.named(name)
         except BadEvent as error:
             raise EndpointError(Failure(404, "ModelNotFoundException", str(error), error.code)) from error
         return self.open(request, name, offered)
@@ -52,6 +62,42 @@ class RealtimeEndpoints(SessionEndpoints):
         answered = [(SUBPROTOCOL, first_known(offered, (_REALTIME, _BETA)))] if offered else []
         make = partial(RealtimeSession, endpoint=self, request=request, beta=beta)
         return self.serve(request, self.serving.get(name), make, headers=answered)
+
+    def _means_conversation(self, name: str | None) -> bool:
+        """Return whether a request that has no intent is for a conversation: not if its model transcribes.
+
+        Without a model it is one of vLLM's clients, if a model transcribes.
+        """
+        transcribing = [model.name for model in self.serving.models() if transcribes(model)]
+        if name in transcribing or (not name and transcribing):
+            return False
+        return conversing_model(self.serving, name) is not None
+
+    def _converse(self, request: Request, name: str | None, offered: Sequence[str]) -> Coroutine[Any, Any, AlreadySent]:
+        model = conversing_model(self.serving, name)
+        if model is None:
+            known = ", ".join(each.name for each in self.serving.models() if converses(each))
+            says = (
+                f"Models that converse: {known}." if known else "No model declares realtimePipeline and openai: true."
+            )
+            message = f"The model {name!a} does not exist. {says}"
+            raise EndpointError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
+        pipeline = pipeline_of(self.serving, model)
+        conversation_id = f"conv_{secrets.token_hex(16)}"
+
+        def make(socket: WebSocket, templates: Mapping[str, StepTemplate]) -> ConversationSession:
+            return ConversationSession(socket, pipeline, templates, conversation_id)
+
+        headers = [(SUBPROTOCOL, first_known(offered, (_REALTIME,)))] if offered else []
+        return self.serve_several(request, pipeline.models, make, headers)
+
+    def leave(self, session: SocketSession) -> None:
+        if not isinstance(session, ConversationSession):
+            super().leave(session)
+            return
+        for step in session.take_unanswered():
+            step.cancel()
+        session.leave()
 
     def named(self, name: str | None) -> str:
         """Return the model that a name means; the only one, whatever the name is. Raises BadEvent: there is none."""

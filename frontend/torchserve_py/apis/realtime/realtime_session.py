@@ -19,9 +19,10 @@ from torchserve_py.apis.live.socket_session import SocketSession
 from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
 from torchserve_py.apis.realtime.server_events import Event, OpenAIEvents, VllmEvents
 from torchserve_py.apis.realtime.session_config import SessionConfig
+from torchserve_py.apis.realtime.utterance import Utterance
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.endpoints.failures import EndpointError, Failure, handler_failure
+from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.websocket import Message, WebSocket
 
@@ -36,39 +37,6 @@ _OVER: Final = (Cause.sequence_lost, Cause.sequence_expired)
 _LOSSES: Final = (Cause.worker_died, Cause.response_timeout)
 #: What the content type of every step is; its headers tell the encoding.
 _AUDIO: Final = "audio/pcm"
-_BAD_REQUEST: Final = 400
-#: The response header by which a handler says that its text is the whole transcript.
-_WHOLE: Final = "realtime_whole_transcript"
-
-
-class _Item:
-    """The audio from one commit to the next, and its transcript, or why it has none."""
-
-    __slots__ = ("_said", "failure", "id", "seconds")
-
-    def __init__(self) -> None:
-        self.id = f"item_{secrets.token_hex(12)}"
-        self.seconds = 0.0
-        self.failure: Failure | None = None
-        self._said: list[str] = []
-
-    def heard(self, part: Part) -> str:
-        """Take a part of what the handler sends; return what the client gets. Raises EndpointError: it is an error."""
-        text = bytes(part.body).decode("utf-8", "replace")
-        if part.status >= _BAD_REQUEST:
-            raise EndpointError(handler_failure(part.status, text))
-        if self.failure is not None:
-            return ""
-        if any(name.lower() == _WHOLE for name, _ in part.headers):
-            self._said = [text]
-            return ""
-        self._said.append(text)
-        return text
-
-    @property
-    def transcript(self) -> str:
-        """All that the handler has said, or what it has said last if that replaces the rest."""
-        return "".join(self._said)
 
 
 class RealtimeSession(SocketSession):
@@ -82,7 +50,7 @@ class RealtimeSession(SocketSession):
         self._request = request
         self._config = SessionConfig(template.model.name)
         self._events = OpenAIEvents(beta=beta)
-        self._item = _Item()
+        self._item = Utterance()
         self._previous: str | None = None
         #: The first byte of a sample whose second one has not arrived.
         self._half = b""
@@ -168,12 +136,12 @@ class RealtimeSession(SocketSession):
         item = self._item
         if not item.seconds:
             raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
-        self._item, previous, self._previous = _Item(), self._previous, item.id
+        self._item, previous, self._previous = Utterance(), self._previous, item.id
         step = self._submit(_COMMIT, b"", partial(self._heard, item))
         self.put(partial(self._relay_commit, step, item, previous), step)
 
     def _clear(self, event: ClientEvent) -> None:
-        item, self._item, self._half = self._item, _Item(), b""
+        item, self._item, self._half = self._item, Utterance(), b""
         if item.seconds:
             step = self._submit(_CLEAR, b"", _drop)
             self.put(partial(self._relay_clear, step, event.event_id), step)
@@ -200,19 +168,19 @@ class RealtimeSession(SocketSession):
 
     # Transcripts.
 
-    async def _heard(self, item: _Item, part: Part) -> None:
+    async def _heard(self, item: Utterance, part: Part) -> None:
         """Pass on what the handler says of an item."""
         if text := item.heard(part):
             await self._tell(self._events.delta(item.id, text))
 
-    async def _relay_append(self, step: StepCall, item: _Item, event_id: str | None) -> None:
+    async def _relay_append(self, step: StepCall, item: Utterance, event_id: str | None) -> None:
         failure = await self._relay(step)
         if failure is not None:
             item.failure = item.failure or failure
             await self._tell(self._events.step_failed(failure, event_id))
             check_server_stays(failure)
 
-    async def _relay_commit(self, step: StepCall, item: _Item, previous: str | None) -> None:
+    async def _relay_commit(self, step: StepCall, item: Utterance, previous: str | None) -> None:
         await self._tell(*self._events.committed(item.id, previous))
         failure = await self._relay(step)
         item.failure = item.failure or failure

@@ -66,11 +66,11 @@ class OpenAIEvents:
 
     def failed(self, item: str, failure: Failure) -> Event:
         """The item has no transcript."""
-        return self._event(f"{_TRANSCRIPTION}.failed", item_id=item, content_index=0, error=_error(failure))
+        return self._event(f"{_TRANSCRIPTION}.failed", item_id=item, content_index=0, error=error_of(failure))
 
     def step_failed(self, failure: Failure, event_id: str | None) -> Event:
         """An event of the client was not carried out."""
-        return self._event("error", error={**_error(failure), "event_id": event_id})
+        return self._event("error", error={**error_of(failure), "event_id": event_id})
 
     def bad_event(self, error: BadEvent, event_id: str | None) -> Event:
         """An event of the client is wrong."""
@@ -110,6 +110,7 @@ class VllmEvents(OpenAIEvents):
         return self._event("error", error=str(error), code=error.code)
 
 
-def _error(failure: Failure) -> dict[str, Any]:
+def error_of(failure: Failure) -> dict[str, Any]:
+    """Return a failure as an error of OpenAI's."""
     kind = "invalid_request_error" if failure.status < 500 else "server_error"
     return {"type": kind, "code": failure.cause or failure.type, "message": failure.message, "param": None}

@@ -19,7 +19,7 @@ _G711_RATE: Final = 8_000
 _OPENAI_RATE: Final = 24_000
 _VLLM_RATE: Final = 16_000
 #: Bytes of JSON that what the client says about the transcription may have; every step carries it.
-_MAX_HINTS: Final = 10_000
+MOST_HINTS: Final = 10_000
 
 
 class AudioFormat(NamedTuple):
@@ -37,17 +37,21 @@ class AudioFormat(NamedTuple):
         return size / (self.sample_size * self.rate)
 
 
+#: That of OpenAI's API where a client names none.
+OPENAI_FORMAT: Final = AudioFormat("pcm16", _OPENAI_RATE)
 _MEDIA_TYPES: Final = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _ENCODINGS: Final = {media_type: encoding for encoding, media_type in _MEDIA_TYPES.items()}
 
 
-class _Format(msgspec.Struct):
+class FormatGiven(msgspec.Struct):
+    """A format of audio as a client gives it."""
+
     type: str
     rate: int | None = None
 
 
 class _Input(msgspec.Struct):
-    format: _Format | msgspec.UnsetType | None = msgspec.UNSET
+    format: FormatGiven | msgspec.UnsetType | None = msgspec.UNSET
     transcription: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     turn_detection: Any = None
 
@@ -71,7 +75,7 @@ class SessionConfig(NamedTuple):
     """The settings of a session; ``hints`` is what the client says of the transcription, such as its language."""
 
     model: str
-    format: AudioFormat = AudioFormat("pcm16", _OPENAI_RATE)
+    format: AudioFormat = OPENAI_FORMAT
     hints: Mapping[str, Any] = {}
 
     def updated(self, given: msgspec.Raw, *, beta: bool, named: Callable[[str], str]) -> SessionConfig:
@@ -87,10 +91,10 @@ class SessionConfig(NamedTuple):
     def _updated(self, given: msgspec.Raw, *, beta: bool, named: Callable[[str], str]) -> SessionConfig:
         if beta:
             flat = msgspec.json.decode(given, type=_BetaSession)
-            wanted: _Format | msgspec.UnsetType | None = msgspec.UNSET
+            wanted: FormatGiven | msgspec.UnsetType | None = msgspec.UNSET
             if flat.input_audio_format is not msgspec.UNSET:
                 name = flat.input_audio_format
-                wanted = None if name is None else _Format(_MEDIA_TYPES.get(name, name))
+                wanted = None if name is None else FormatGiven(_MEDIA_TYPES.get(name, name))
             given_input = _Input(wanted, flat.input_audio_transcription, flat.turn_detection)
         else:
             session = msgspec.json.decode(given, type=_Session)
@@ -103,7 +107,7 @@ class SessionConfig(NamedTuple):
             raise BadEvent(message, "invalid_value", "turn_detection")
         config = self
         if given_input.format is not msgspec.UNSET:
-            config = config._replace(format=_format_of(given_input.format))
+            config = config._replace(format=format_of(given_input.format))
         if given_input.transcription is not msgspec.UNSET:
             config = config._hinted(dict(given_input.transcription or {}), named)
         return config
@@ -113,8 +117,8 @@ class SessionConfig(NamedTuple):
         if name is not None and not isinstance(name, str):
             raise BadEvent(f"transcription.model: {name!r} is no text.", "invalid_value", "transcription.model")
         hints = {key: value for key, value in hints.items() if value is not None}
-        if len(msgspec.json.encode(hints)) > _MAX_HINTS:
-            message = f"transcription: may have {_MAX_HINTS} bytes in all."
+        if len(msgspec.json.encode(hints)) > MOST_HINTS:
+            message = f"transcription: may have {MOST_HINTS} bytes in all."
             raise BadEvent(message, "invalid_value", "transcription")
         return self._replace(model=self.model if name is None else named(name), hints=hints)
 
@@ -134,16 +138,26 @@ class SessionConfig(NamedTuple):
                 "input_audio_noise_reduction": None,
                 "turn_detection": None,
             }
-        media_type = _MEDIA_TYPES[self.format.encoding]
-        has_rate = self.format.encoding == "pcm16"
-        wire = {"type": media_type, "rate": self.format.rate} if has_rate else {"type": media_type}
-        heard = {"format": wire, "transcription": transcription, "noise_reduction": None, "turn_detection": None}
+        shown = described_format(self.format)
+        heard = {"format": shown, "transcription": transcription, "noise_reduction": None, "turn_detection": None}
         return {**about, "type": "transcription", "audio": {"input": heard}}
 
 
-def _format_of(given: _Format | None) -> AudioFormat:
-    if given is None:
-        return AudioFormat("pcm16", _OPENAI_RATE)
+def media_type_of(audio: AudioFormat) -> str:
+    """Return the media type that asks a model for audio in a format."""
+    return f"{_MEDIA_TYPES[audio.encoding]};rate={audio.rate}"
+
+
+def described_format(audio: AudioFormat) -> dict[str, Any]:
+    """Return a format as clients see it."""
+    media_type = _MEDIA_TYPES[audio.encoding]
+    return {"type": media_type, "rate": audio.rate} if audio.encoding == "pcm16" else {"type": media_type}
+
+
+def format_of(given: FormatGiven | msgspec.UnsetType | None) -> AudioFormat:
+    """Return the format that a client gives, OpenAI's own for None. Raises BadEvent: it is unknown."""
+    if not isinstance(given, FormatGiven):
+        return OPENAI_FORMAT
     encoding = _ENCODINGS.get(given.type)
     if encoding is None:
         known = ", ".join(f"{media_type} ({name})" for media_type, name in _MEDIA_TYPES.items())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ts.handler_utils.audio import Resampler, decode_audio
+from ts.handler_utils.audio import Resampler, decode_audio, encode_audio, raw_audio
 
 #: Values of ITU-T G.711 by code, scaled to 16 bits.
 MU_LAW = {0x00: -32124, 0x0F: -16764, 0x7F: 0, 0x80: 32124, 0xFE: 8, 0xFF: 0}
@@ -63,3 +63,36 @@ def test_how_a_sound_is_cut_does_not_matter(rate: int) -> None:
         begin += size
     pieces.append(resampler.hear(sound[begin:]))
     assert np.array_equal(np.concatenate(pieces), whole)
+
+
+@pytest.mark.parametrize("encoding", ["pcm16", "g711_ulaw", "g711_alaw"])
+def test_what_is_encoded_is_decoded(encoding: str) -> None:
+    samples = np.linspace(-1.2, 1.2, 999, dtype=np.float32)
+    decoded = decode_audio(encode_audio(samples, encoding), encoding)
+    assert np.abs(decoded - np.clip(samples, -1, 1)).max() < 0.035
+    codes = bytes(range(256))
+    if encoding != "pcm16":
+        assert np.array_equal(
+            decode_audio(encode_audio(decode_audio(codes, encoding), encoding), encoding), decode_audio(codes, encoding)
+        )
+    with pytest.raises(ValueError, match="none of pcm16"):
+        encode_audio(samples, "mp3")
+
+
+@pytest.mark.parametrize(("accept", "size"), [("audio/pcm;rate=24000", 2), ("audio/PCMU; rate=8000", 1)])
+def test_sound_in_the_form_that_a_request_accepts(accept: str, size: int) -> None:
+    rate = int(accept.partition("=")[2])
+    tone = np.sin(2 * np.pi * 440 * np.arange(33_075) / 22_050).astype(np.float32)
+    found = raw_audio(np.stack([tone, tone], axis=1), 22_050, accept)
+    assert found is not None
+    body, media_type = found
+    assert media_type == accept.replace(" ", "").lower()
+    assert len(body) == pytest.approx(1.5 * rate * size, rel=0.001)
+    samples = decode_audio(body, "pcm16" if size == 2 else "g711_ulaw")[rate // 10 : -rate // 10]
+    strongest = np.abs(np.fft.rfft(samples)).argmax() * rate / len(samples)
+    assert strongest == pytest.approx(440, abs=1)
+
+
+@pytest.mark.parametrize("accept", ["audio/wav", "*/*", "audio/pcm", "audio/pcm;rate=7", "audio/pcm;rate=x"])
+def test_what_asks_for_no_raw_sound(accept: str) -> None:
+    assert raw_audio(np.zeros(10, np.float32), 16_000, accept) is None

@@ -1,0 +1,138 @@
+"""OpenAI's client, unmodified, converses with four served models, in text and in speech."""
+
+import base64
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from tests.e2e.running_server import HANDLERS, ROOT, RunningServer, eventually
+from tests.speech import VOICE, say, silence
+
+from ts.handler_utils.audio import Resampler, encode_audio
+
+for package in ("onnxruntime", "pocketsphinx", "silero_vad", "espeakng_loader"):
+    pytest.importorskip(package)
+
+CONFIG = """
+openai: true
+batchSize: 1
+responseTimeout: 60
+realtimePipeline:
+  voiceActivity: voice_activity
+  transcriber: transcribe
+  synthesizer: speak
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder: Path = tmp_path_factory.mktemp("models") / "chat"
+    folder.mkdir()
+    (folder / "handler.py").write_text((ROOT / "tests/apis/realtime/scripted_chat.py").read_text())
+    (folder / "model-config.yaml").write_text(CONFIG)
+    models = {name: HANDLERS / name for name in ("voice_activity", "transcribe")}
+    with RunningServer({**models, "chat": folder, "speak": HANDLERS / "gallery" / "speak.py"}) as running:
+        running.wait_ready()
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.inference}/v1", api_key="none")
+
+
+def until(connection: Any, last: str) -> list[Any]:
+    """Return the events up to one of type ``last``."""
+    events = [connection.recv()]
+    while events[-1].type != last:
+        assert events[-1].type != "error", events[-1]
+        events.append(connection.recv())
+    return events
+
+
+def spoken(text: str) -> bytes:
+    """Return speech with a pause before and behind it, 24,000 samples per second."""
+    samples = np.frombuffer(silence(0.5) + say(text, *VOICE) + silence(1.5), "<i2").astype(np.float32) / 32768
+    resampler = Resampler(16_000, 24_000)
+    return encode_audio(resampler.hear(samples), "pcm16")
+
+
+def send(connection: Any, sound: bytes) -> None:
+    for begin in range(0, len(sound), 9600):
+        connection.input_audio_buffer.append(audio=base64.b64encode(sound[begin : begin + 9600]).decode())
+
+
+def test_a_spoken_question_gets_a_spoken_answer(client: openai.OpenAI) -> None:
+    with client.realtime.connect(model="gpt-realtime") as connection:
+        assert connection.recv().type == "session.created"
+        heard: Any = {"transcription": {"model": "whisper-1"}}
+        connection.session.update(session={"type": "realtime", "audio": {"input": heard}})
+        send(connection, spoken("hello world"))
+        events = until(connection, "response.done")
+        named = {event.type: event for event in events}
+        assert named["conversation.item.input_audio_transcription.completed"].transcript.strip() == "hello world"
+        assert named["response.output_audio_transcript.done"].transcript == "You said hello world."
+        audio = b"".join(base64.b64decode(each.delta) for each in events if each.type == "response.output_audio.delta")
+        samples = np.frombuffer(audio, "<i2")
+        assert 0.5 < len(samples) / 24_000 < 5
+        assert np.abs(samples).max() > 1000
+        assert named["response.done"].response.usage.input_tokens == 1
+        # What was spoken is recognised: the answer, sent back as a question.
+        send(connection, audio + bytes(2 * 36_000))
+        completed = until(connection, "conversation.item.input_audio_transcription.completed")[-1]
+        assert "you said" in completed.transcript
+
+
+def test_texts_and_functions(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+    with client.realtime.connect(model="chat") as connection:
+        connection.session.update(session={"type": "realtime", "output_modalities": ["text"], "tools": [tool]})
+        content: Any = [{"type": "input_text", "text": "How is the weather?"}]
+        connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+        connection.response.create()
+        call = until(connection, "response.done")[-1].response.output[0]
+        assert (call.type, call.name, call.arguments) == ("function_call", "weather", '{"city": "Rome"}')
+        output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "20 degrees"}
+        connection.conversation.item.create(item=output)
+        connection.response.create()
+        response = until(connection, "response.done")[-1].response
+        assert response.output[0].content[0].text == "The tool said 20 degrees."
+
+
+def test_the_user_interrupts(client: openai.OpenAI) -> None:
+    with client.realtime.connect(model="chat") as connection:
+        content: Any = [{"type": "input_text", "text": "count"}]
+        connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+        connection.response.create()
+        until(connection, "response.output_audio.delta")
+        time.sleep(1)
+        send(connection, spoken("hello world"))
+        events = until(connection, "response.done")
+        assert events[-1].response.status_details.reason == "turn_detected"
+        assert "conversation.item.truncated" in [event.type for event in events]
+        transcript = events[-1].response.output[0].content[0].transcript
+        assert transcript.startswith("This is") and len(transcript) < 200
+        answer = until(connection, "response.done")[-1].response
+        assert answer.output[0].content[0].transcript == "You said hello world."
+
+
+def test_killed_workers_end_no_conversation(server: RunningServer, client: openai.OpenAI) -> None:
+    with client.realtime.connect(model="chat") as connection:
+        for _ in range(2):
+            send(connection, spoken("hello world"))
+            response = until(connection, "response.done")[-1].response
+            assert response.output[0].content[0].transcript == "You said hello world."
+            workers = server.workers()
+            for worker in workers:
+                os.kill(worker.pid, signal.SIGKILL)
+            gone = {worker.pid for worker in workers}
+            eventually(
+                lambda gone=gone: len({each.pid for each in server.workers()} - gone) == len(gone), "new workers"
+            )
+            server.wait_ready()
