@@ -187,6 +187,12 @@ async def test_names_of_voices(listen: Open) -> None:
     await ask(client, "hello")
     await answered(client)
     assert json.loads(voice.calls[0].body)["voice"] == "en-us"
+    chat, ear, pen, voice = models(voices={"*": "de"})
+    client = await listen(chat, ear, pen, voice, query=QUERY)
+    await settings(client, output={"voice": {"id": "cedar"}})
+    await ask(client, "hello")
+    await answered(client)
+    assert json.loads(voice.calls[0].body)["voice"] == "de"
 
 
 async def test_clear_drops_what_was_said(listen: Open) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
+from torchserve_py.apis.openai.openai_keys import ANY_NAME
 from torchserve_py.apis.realtime.client_events import BadEvent
 from torchserve_py.apis.realtime.conversation_items import Item, read_item
 from torchserve_py.apis.realtime.realtime_pipeline import Pipeline
@@ -299,8 +300,9 @@ def _speaks(given: list[str] | Unset | None, pipeline: Pipeline, param: str) -> 
 def _voice(given: str | None, pipeline: Pipeline, param: str) -> str | None:
     if given is None:
         return None
-    if len(given) > _MOST_VOICE or (pipeline.voices and given not in pipeline.voices):
-        known = f"; there are {', '.join(pipeline.voices)}" if pipeline.voices else ""
+    voices = pipeline.voices
+    if len(given) > _MOST_VOICE or (voices and given not in voices and ANY_NAME not in voices):
+        known = f"; there are {', '.join(voices)}" if voices else ""
         raise BadEvent(f"{param}: there is no voice {given[:_MOST_VOICE]!a}{known}.", "invalid_value", param)
     return given
 

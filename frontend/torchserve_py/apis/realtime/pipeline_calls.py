@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from torchserve_py.apis.live.live_steps import StepTemplate
+from torchserve_py.apis.openai.openai_keys import ANY_NAME
 from torchserve_py.apis.realtime.session_config import AudioFormat, media_type_of
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.endpoints.client_call import ClientCall, Dialect
@@ -35,7 +36,7 @@ class PipelineCalls(NamedTuple):
         assert self.synthesizer is not None, "the settings speak only with one"
         body = {"text": text}
         if voice is not None:
-            body["voice"] = self.voices.get(voice, voice)
+            body["voice"] = self.voices.get(voice) or self.voices.get(ANY_NAME, voice)
         return _submitted(self.synthesizer, body, (("accept", media_type_of(audio)),))
 
 

@@ -19,7 +19,9 @@ class RealtimePipeline(ClosedSchema):
     transcriber: Text = key("transcriber", "the model with `realtime: true` that writes speech down")
     synthesizer: Text = key("synthesizer", "the model that speaks; without one, answers are text")
     voices: Annotated[dict[str, str] | None, _VOICES] = key(
-        "voices", "the synthesizer's voices by the names that clients use", "clients name the synthesizer's own"
+        "voices",
+        "the synthesizer's voices by the names that clients use; `*`: all other names",
+        "clients name the synthesizer's own",
     )
 
 
