@@ -13,6 +13,7 @@ import openai
 import pytest
 from tests.e2e.running_server import HANDLERS, ROOT, RunningServer, eventually
 from tests.speech import VOICE, say, silence
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ts.handler_utils.audio import Resampler, encode_audio
 
@@ -23,6 +24,13 @@ CONFIG = """
 openai: true
 batchSize: 1
 responseTimeout: 60
+sequenceBatching: true
+sequenceMaxIdleMSec: 600000
+maxNumSequence: 100
+maxSequenceJobQueueSize: 16
+handler:
+  cache:
+    store: file
 realtimePipeline:
   voiceActivity: voice_activity
   transcriber: transcribe
@@ -136,3 +144,70 @@ def test_killed_workers_end_no_conversation(server: RunningServer, client: opena
                 lambda gone=gone: len({each.pid for each in server.workers()} - gone) == len(gone), "new workers"
             )
             server.wait_ready()
+
+
+def say_in_text(connection: Any, text: str) -> str:
+    """Say something, and return the answer."""
+    content: Any = [{"type": "input_text", "text": text}]
+    connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+    connection.response.create()
+    return texts(until(connection, "response.done")[-1].response.output[0])
+
+
+def test_a_conversation_resumes_after_the_connection_its_workers_and_the_server(
+    server: RunningServer, client: openai.OpenAI
+) -> None:
+    with client.realtime.connect(model="chat") as connection:
+        created: Any = connection.recv()
+        conversation_id = created.session.conversation_id
+        connection.session.update(session={"type": "realtime", "output_modalities": ["text"]})
+        assert say_in_text(connection, "one") == "You said one."
+        connection.session.update(session={"type": "realtime", "output_modalities": ["audio"]})
+        send(connection, spoken("hello world"))
+        answer = until(connection, "response.done")[-1].response.output[0]
+        connection.conversation.item.truncate(item_id=answer.id, content_index=0, audio_end_ms=0)
+        until(connection, "conversation.item.truncated")
+        first: Any = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "zero"}]}
+        connection.conversation.item.create(item=first, previous_item_id="root")
+        until(connection, "conversation.item.done")
+    listed = client.conversations.items.list(conversation_id, order="asc").data
+    assert [texts(item) for item in listed] == ["zero", "one", "You said one.", "hello world", ""]
+    os.kill(server.server.pid, signal.SIGKILL)
+    server.kill_everything()
+    server.output.write_text("")
+    server.start()
+    server.wait_ready()
+    query: Any = {"conversation_id": conversation_id}
+    with client.realtime.connect(model="chat", extra_query=query) as connection:
+        events = [connection.recv() for _ in range(1 + 2 * len(listed))]
+        items = [event.item for event in events if event.type == "conversation.item.done"]
+        assert [texts(item) for item in items] == [texts(item) for item in listed]
+        assert say_in_text(connection, "two") == "You said two."
+    with client.realtime.connect(model="chat", extra_query=query | {"after": items[-1].id}) as other:
+        events = [other.recv() for _ in range(5)]
+        items = [event.item for event in events if event.type == "conversation.item.done"]
+        assert [texts(item) for item in items] == ["two", "You said two."]
+    for unknown in ("conv_1", "conv_" + "0" * 32, conversation_id[:-1] + "x", conversation_id[:-4] + "0000"):
+        with (
+            pytest.raises(InvalidStatus),
+            client.realtime.connect(model="chat", extra_query={"conversation_id": unknown}),
+        ):
+            pass
+
+
+def texts(item: Any) -> str:
+    return "".join(
+        getattr(part, "text", None) or getattr(part, "transcript", None) or "" for part in item.content
+    ).strip()
+
+
+def test_another_connection_takes_a_conversation_over(client: openai.OpenAI) -> None:
+    with client.realtime.connect(model="chat") as connection:
+        created: Any = connection.recv()
+        say_in_text(connection, "one")
+        query: Any = {"conversation_id": created.session.conversation_id}
+        with client.realtime.connect(model="chat", extra_query=query) as other:
+            assert say_in_text(other, "two") == "You said two."
+            with pytest.raises(ConnectionClosed) as closed:
+                connection.recv()
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 4409

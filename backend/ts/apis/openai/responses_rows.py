@@ -319,6 +319,22 @@ class _Conversation:
         self._append(entry_of(ITEMS, items))
         return page(items, len(items), "", "asc")
 
+    def _keep_items(self) -> dict[str, Any]:
+        """Keep items of a realtime session, which have ids; ``order`` has all ids if they belong between others."""
+        fields = json_object(self._body)
+        if self._call.is_new:
+            about = {"object": "conversation", "created_at": int(time.time()), "metadata": {}}
+            self._append(entry_of(CONVERSATION, {"id": self._call.id, **about}), entry_of(ITEMS, fields["items"]))
+            return {}
+        state = self._conversation()[0]
+        if "order" not in fields:
+            self._append(entry_of(ITEMS, fields["items"]))
+            return {}
+        items = state.after(entry_of(ITEMS, fields["items"])).items
+        ordered = {name: items[name] for name in (*fields["order"], *items) if name in items}
+        self._rewrite(ConversationState(state.conversation, ordered, state.responses))
+        return {}
+
     def _list_items(self) -> dict[str, Any]:
         state, call = self._conversation()[0], self._call
         return page(list(state.items.values()), call.limit, call.after, call.order)

@@ -140,6 +140,11 @@ class SessionEndpoints(Endpoints):
             self.leave(session)
         return ALREADY_SENT
 
+    @property
+    def open_sessions(self) -> Sequence[SocketSession]:
+        """The sessions that are open now."""
+        return tuple(self._open_sessions)
+
     def leave(self, session: SocketSession) -> None:
         """Clean up after a session: its sequence ends with its connection."""
         for step in session.take_unanswered():

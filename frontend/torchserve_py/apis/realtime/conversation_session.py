@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,11 +17,13 @@ import msgspec
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
 from torchserve_py.apis.live.session_ends import BROKEN, GOING, SessionOver, check_server_stays
 from torchserve_py.apis.live.socket_session import SocketSession
+from torchserve_py.apis.openai.background_runs import StepRefused
 from torchserve_py.apis.realtime.audio_sequence import APPEND, LOSSES, AudioSequence
 from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
 from torchserve_py.apis.realtime.conversation_config import ConversationConfig, ResponseRequest, read_response
 from torchserve_py.apis.realtime.conversation_events import ConversationEvents
 from torchserve_py.apis.realtime.conversation_items import Conversation, Item, read_item, spoken_by_user
+from torchserve_py.apis.realtime.conversation_log import ConversationLog
 from torchserve_py.apis.realtime.pending_audio import PendingAudio
 from torchserve_py.apis.realtime.pipeline_calls import PipelineCalls
 from torchserve_py.apis.realtime.realtime_pipeline import Pipeline
@@ -32,7 +34,7 @@ from torchserve_py.apis.realtime.turn_detection import SpeechStarted, TurnDetect
 from torchserve_py.apis.realtime.turn_taking import Deed, Happening, TurnTaking
 from torchserve_py.apis.realtime.utterance import Utterance
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.endpoints.failures import INTERNAL, EndpointError, Failure
+from torchserve_py.endpoints.failures import INTERNAL, UNAVAILABLE, EndpointError, Failure
 from torchserve_py.net.http1.errors import ReaderStalled
 from torchserve_py.net.websocket import Message, WebSocket
 
@@ -52,10 +54,20 @@ class _Windows(msgspec.Struct):
 
 
 class ConversationSession(SocketSession):
-    """A session; ``templates`` has what the calls of each model share, by the model's name."""
+    """A session; ``templates`` has what the calls of each model share, by the model's name.
+
+    It resumes a conversation that has ``items``; the client has those up to the item ``after``.
+    """
 
     def __init__(
-        self, socket: WebSocket, pipeline: Pipeline, templates: Mapping[str, StepTemplate], conversation_id: str
+        self,
+        socket: WebSocket,
+        pipeline: Pipeline,
+        templates: Mapping[str, StepTemplate],
+        conversation_id: str,
+        log: ConversationLog | None,
+        items: Sequence[Item] = (),
+        after: str | None = None,
     ) -> None:
         super().__init__(socket, templates[pipeline.chat.name], is_text=True)
         self.sequence_id = conversation_id
@@ -63,6 +75,11 @@ class ConversationSession(SocketSession):
         self._config = ConversationConfig.of(pipeline)
         self._events = ConversationEvents(conversation_id)
         self._conversation = Conversation()
+        for item in items:
+            self._conversation.add(item)
+        ids = [item.id for item in items]
+        self._new_to_client = items[ids.index(after) + 1 :] if after in ids else items
+        self._log = log
         speaking = None if pipeline.synthesizer is None else templates[pipeline.synthesizer.name]
         self._calls = PipelineCalls(self.template, speaking, pipeline.voices)
         self._turns = TurnTaking()
@@ -91,6 +108,24 @@ class ConversationSession(SocketSession):
 
     async def greet(self) -> None:
         await self._tell(self._events.session("created", self._config, self._pipeline))
+        for item in self._new_to_client:
+            previous = self._conversation.before(item)
+            await self._tell(self._events.item("added", item, previous), self._events.item("done", item, previous))
+
+    async def _keep(self, item: Item) -> None:
+        """Store an item as it is now, if the chat model keeps conversations."""
+        await self._store(lambda log: log.keep(item, self._conversation))
+
+    async def _store(self, change: Callable[[ConversationLog], Awaitable[None]]) -> None:
+        if self._log is None:
+            return
+        try:
+            await change(self._log)
+        except StepRefused as refusal:
+            if self._log is not None:
+                message = f"The conversation is not stored from here on: {refusal}"
+                self._log = None
+                await self._tell(self._events.failed_run(Failure(503, UNAVAILABLE, message, "conversation_not_stored")))
 
     def leave(self) -> None:
         """End all that runs for the session, which has ended."""
@@ -298,6 +333,7 @@ class ConversationSession(SocketSession):
         heard, item = run.heard_seconds, run.played
         if item is not None and heard < item.seconds and self._conversation.has(item):
             item.truncate(heard)
+            await self._keep(item)
             await self._tell(self._events.truncated(item.id, heard))
 
     async def _commit(self, event: ClientEvent) -> None:
@@ -355,6 +391,8 @@ class ConversationSession(SocketSession):
             item.members["content"][0]["transcript"] = words
             if item.heard is not None and not item.heard.done():
                 item.heard.set_result(None)
+            await self._keep(item)
+        if item is not None and self._conversation.has(item):
             await self._tell(self._events.item("done", item, self._conversation.before(item)))
             self._has_words |= bool(words)
         if utterance.failure is not None:
@@ -402,7 +440,7 @@ class ConversationSession(SocketSession):
             context = [
                 self._conversation.get(each, "reference") if isinstance(each, str) else each for each in request.items
             ]
-        return ResponseRun(request, context, self._conversation, self._calls, self._events, self._tell)
+        return ResponseRun(request, context, self._conversation, self._calls, self._events, self._tell, self._keep)
 
     async def _respond(self, run: ResponseRun, before: asyncio.Future[None] | None) -> None:
         if before is not None:  # which may have been interrupted, and is about to say so
@@ -434,13 +472,16 @@ class ConversationSession(SocketSession):
         item = read_item(msgspec.json.decode(event.item))
         self._conversation.add(item, event.previous_item_id)
         previous = self._conversation.before(item)
-        await self._tell(self._events.item("added", item, previous), self._events.item("done", item, previous))
+        await self._tell(self._events.item("added", item, previous))
+        await self._keep(item)
+        await self._tell(self._events.item("done", item, previous))
 
     async def _retrieve_item(self, event: ClientEvent) -> None:
         await self._tell(self._events.item("retrieved", self._conversation.get(event.item_id, "retrieve")))
 
     async def _delete_item(self, event: ClientEvent) -> None:
         item = self._conversation.delete(event.item_id)
+        await self._store(lambda log: log.delete(item))
         await self._tell(self._events.deleted(item.id))
 
     async def _truncate_item(self, event: ClientEvent) -> None:
@@ -457,6 +498,7 @@ class ConversationSession(SocketSession):
             raise BadEvent(message, "invalid_value", "audio_end_ms")
         if end / 1000 < item.seconds:
             item.truncate(end / 1000)
+            await self._keep(item)
         await self._tell(self._events.truncated(item.id, end / 1000))
 
     _deeds: Final[Mapping[str, Callable[[ConversationSession, ClientEvent], Awaitable[None]]]] = {

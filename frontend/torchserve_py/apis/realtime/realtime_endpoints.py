@@ -6,21 +6,25 @@
 It is a WebSocket. vLLM's clients use the same path without the query; what they send tells them apart.
 """
 
-import secrets
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import StepTemplate
 from torchserve_py.apis.live.session_endpoints import SUBPROTOCOL, SessionEndpoints, first_known
+from torchserve_py.apis.live.session_ends import REPLACED
 from torchserve_py.apis.live.socket_session import SocketSession
+from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRefused
 from torchserve_py.apis.openai.openai_endpoints import DIALECT
 from torchserve_py.apis.realtime.client_events import BadEvent
+from torchserve_py.apis.realtime.conversation_items import Item
+from torchserve_py.apis.realtime.conversation_log import ConversationLog
+from torchserve_py.apis.realtime.conversation_names import PREFIX, is_own, new_id
 from torchserve_py.apis.realtime.conversation_session import ConversationSession
 from torchserve_py.apis.realtime.realtime_keys import transcribes
-from torchserve_py.apis.realtime.realtime_pipeline import converses, conversing_model, pipeline_of
+from torchserve_py.apis.realtime.realtime_pipeline import Pipeline, converses, conversing_model, pipeline_of
 from torchserve_py.apis.realtime.realtime_session import RealtimeSession
-from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request
+from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure, bad_request
 from torchserve_py.endpoints.responses import AlreadySent
 from torchserve_py.endpoints.routing import PathValues, Route
 from torchserve_py.net.http1.request import Request
@@ -32,6 +36,7 @@ _BETA: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "OpenAI-Beta"
 _TRANSCRIPTION: Final = "transcription"
 _CONVERSATION: Final = "conversation"
+_SERVERS_FAULT: Final = 500
 
 
 class RealtimeEndpoints(SessionEndpoints):
@@ -77,19 +82,48 @@ class RealtimeEndpoints(SessionEndpoints):
         model = conversing_model(self.serving, name)
         if model is None:
             known = ", ".join(each.name for each in self.serving.models() if converses(each))
-            says = (
-                f"Models that converse: {known}." if known else "No model declares realtimePipeline and openai: true."
-            )
-            message = f"The model {name!a} does not exist. {says}"
+            says = f"Models that converse: {known}" if known else "No model declares realtimePipeline and openai: true"
+            message = f"The model {name!a} does not exist. {says}."
             raise EndpointError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
         pipeline = pipeline_of(self.serving, model)
-        conversation_id = f"conv_{secrets.token_hex(16)}"
+        headers = [(SUBPROTOCOL, first_known(offered, (_REALTIME,)))] if offered else []
+        return self._resume_or_begin(request, pipeline, headers)
+
+    async def _resume_or_begin(
+        self, request: Request, pipeline: Pipeline, headers: Sequence[tuple[str, str]]
+    ) -> AlreadySent:
+        model, account = pipeline.chat, self.context.account(request, pipeline.chat.name)
+        wanted, log, items = request.parameter("conversation_id"), None, list[Item]()
+        conversation_id = wanted or new_id(model, account)
+
+        def steps() -> BackgroundResponse:
+            digits = conversation_id.removeprefix(PREFIX)
+            return BackgroundResponse(conversation_id, digits, model, self.serving, self._headers, account)
+
+        if wanted:
+            if not model.is_stateful or not is_own(wanted, model, account):
+                raise _no_conversation(wanted)
+            try:
+                log, items = await ConversationLog.resumed(steps())
+            except StepRefused as refusal:
+                if refusal.status < _SERVERS_FAULT:
+                    raise _no_conversation(wanted) from refusal
+                raise EndpointError(Failure(503, UNAVAILABLE, str(refusal), "conversation_not_loaded")) from refusal
+            self.close_sessions_of(wanted)
+        elif model.is_stateful:
+            log = ConversationLog(steps())
 
         def make(socket: WebSocket, templates: Mapping[str, StepTemplate]) -> ConversationSession:
-            return ConversationSession(socket, pipeline, templates, conversation_id)
+            after = request.parameter("after")
+            return ConversationSession(socket, pipeline, templates, conversation_id, log, items, after)
 
-        headers = [(SUBPROTOCOL, first_known(offered, (_REALTIME,)))] if offered else []
-        return self.serve_several(request, pipeline.models, make, headers)
+        return await self.serve_several(request, pipeline.models, make, headers)
+
+    def close_sessions_of(self, conversation_id: str) -> None:
+        """Close the session that has a conversation, since another connection resumes it."""
+        for session in self.open_sessions:
+            if session.sequence_id == conversation_id:
+                session.close_with(*REPLACED)
 
     def leave(self, session: SocketSession) -> None:
         if not isinstance(session, ConversationSession):
@@ -108,3 +142,8 @@ class RealtimeEndpoints(SessionEndpoints):
             return names[0]
         known = f"Models that transcribe: {', '.join(names)}." if names else "No model declares realtime: true."
         raise BadEvent(f"The model {name!a} does not exist. {known}", "model_not_found", "model")
+
+
+def _no_conversation(conversation_id: str) -> EndpointError:
+    message = f"Conversation with id {conversation_id[:100]!a} not found."
+    return EndpointError(Failure(404, "NotFound", message, "not_found"))

@@ -37,6 +37,8 @@ from torchserve_py.net.running_time import running_time
 
 T = TypeVar("T")
 Tell = Callable[..., Awaitable[None]]
+#: Stores an item of the conversation as it is now.
+Keep = Callable[[Item], Awaitable[None]]
 
 TURN_DETECTED: Final = "turn_detected"
 CLIENT_CANCELLED: Final = "client_cancelled"
@@ -64,6 +66,7 @@ class ResponseRun:
         calls: PipelineCalls,
         events: ConversationEvents,
         tell: Tell,
+        keep: Keep,
     ) -> None:
         self.id = f"resp_{secrets.token_hex(12)}"
         self._request = request
@@ -72,6 +75,7 @@ class ResponseRun:
         self._calls = calls
         self._events = events
         self._tell = tell
+        self._keep = keep
         self._clock = running_time()
         self._reason: str | None = None
         self._waiting: asyncio.Future[Any] | None = None
@@ -304,6 +308,8 @@ class ResponseRun:
 
     async def _close(self, item: Item, status: str) -> None:
         item.status = status
+        if self._request.joins and self._conversation.has(item):
+            await self._keep(item)
         if self._request.joins and self._conversation.has(item):
             await self._tell(self._events.item("done", item, self._conversation.before(item)))
         await self._tell(self._events.output_item("done", self.id, self._output.index(item), item))
