@@ -23,7 +23,7 @@ from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, aud
 from torchserve_py.apis.realtime.conversation_config import ConversationConfig, ResponseRequest, read_response
 from torchserve_py.apis.realtime.conversation_events import ConversationEvents
 from torchserve_py.apis.realtime.conversation_items import Conversation, Item, read_item, spoken_by_user
-from torchserve_py.apis.realtime.conversation_log import ConversationLog
+from torchserve_py.apis.realtime.kept_conversation import KeptConversation
 from torchserve_py.apis.realtime.pending_audio import PendingAudio
 from torchserve_py.apis.realtime.pipeline_calls import PipelineCalls
 from torchserve_py.apis.realtime.realtime_pipeline import Pipeline
@@ -65,7 +65,7 @@ class ConversationSession(SocketSession):
         pipeline: Pipeline,
         templates: Mapping[str, StepTemplate],
         conversation_id: str,
-        log: ConversationLog | None,
+        log: KeptConversation | None,
         items: Sequence[Item] = (),
         after: str | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class ConversationSession(SocketSession):
         """Store an item as it is now, if the chat model keeps conversations."""
         await self._store(lambda log: log.keep(item, self._conversation))
 
-    async def _store(self, change: Callable[[ConversationLog], Awaitable[None]]) -> None:
+    async def _store(self, change: Callable[[KeptConversation], Awaitable[None]]) -> None:
         if self._log is None:
             return
         try:

@@ -18,9 +18,9 @@ from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRe
 from torchserve_py.apis.openai.openai_endpoints import DIALECT
 from torchserve_py.apis.realtime.client_events import BadEvent
 from torchserve_py.apis.realtime.conversation_items import Item
-from torchserve_py.apis.realtime.conversation_log import ConversationLog
 from torchserve_py.apis.realtime.conversation_names import PREFIX, is_own, new_id
 from torchserve_py.apis.realtime.conversation_session import ConversationSession
+from torchserve_py.apis.realtime.kept_conversation import KeptConversation
 from torchserve_py.apis.realtime.realtime_keys import transcribes
 from torchserve_py.apis.realtime.realtime_pipeline import Pipeline, converses, conversing_model, pipeline_of
 from torchserve_py.apis.realtime.realtime_session import RealtimeSession
@@ -104,14 +104,14 @@ class RealtimeEndpoints(SessionEndpoints):
             if not model.is_stateful or not is_own(wanted, model, account):
                 raise _no_conversation(wanted)
             try:
-                log, items = await ConversationLog.resumed(steps())
+                log, items = await KeptConversation.resumed(steps())
             except StepRefused as refusal:
                 if refusal.status < _SERVERS_FAULT:
                     raise _no_conversation(wanted) from refusal
                 raise EndpointError(Failure(503, UNAVAILABLE, str(refusal), "conversation_not_loaded")) from refusal
             self.close_sessions_of(wanted)
         elif model.is_stateful:
-            log = ConversationLog(steps())
+            log = KeptConversation(steps())
 
         def make(socket: WebSocket, templates: Mapping[str, StepTemplate]) -> ConversationSession:
             after = request.parameter("after")

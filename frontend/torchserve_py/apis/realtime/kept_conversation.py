@@ -20,7 +20,7 @@ _PAGE: Final = 100
 _TEXTS: Final = {"assistant": "output_text"}
 
 
-class ConversationLog:
+class KeptConversation:
     """The kept items; ``steps`` runs operations on the conversation, and ``kept`` has the ids of those that are there.
 
     Methods raise StepRefused: the model keeps the conversation no more, or cannot keep it now.
