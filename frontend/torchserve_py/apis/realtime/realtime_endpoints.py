@@ -103,13 +103,14 @@ class RealtimeEndpoints(SessionEndpoints):
         if wanted:
             if not model.is_stateful or not is_own(wanted, model, account):
                 raise _no_conversation(wanted)
+            if request.upgrades:
+                self._close_sessions_of(wanted)
             try:
                 log, items = await KeptConversation.resumed(steps())
             except StepRefused as refusal:
                 if refusal.status < _SERVERS_FAULT:
                     raise _no_conversation(wanted) from refusal
                 raise EndpointError(Failure(503, UNAVAILABLE, str(refusal), "conversation_not_loaded")) from refusal
-            self.close_sessions_of(wanted)
         elif model.is_stateful:
             log = KeptConversation(steps())
 
@@ -119,7 +120,7 @@ class RealtimeEndpoints(SessionEndpoints):
 
         return await self.serve_several(request, pipeline.models, make, headers)
 
-    def close_sessions_of(self, conversation_id: str) -> None:
+    def _close_sessions_of(self, conversation_id: str) -> None:
         """Close the session that has a conversation, since another connection resumes it."""
         for session in self.open_sessions:
             if session.sequence_id == conversation_id:
