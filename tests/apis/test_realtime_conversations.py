@@ -20,6 +20,7 @@ from ts.handler_utils.audio import Resampler, encode_audio
 for package in ("onnxruntime", "pocketsphinx", "silero_vad", "espeakng_loader"):
     pytest.importorskip(package)
 
+FAILED = "conversation.item.input_audio_transcription.failed"
 CONFIG = """
 openai: true
 batchSize: 1
@@ -144,6 +145,38 @@ def test_killed_workers_end_no_conversation(server: RunningServer, client: opena
                 lambda gone=gone: len({each.pid for each in server.workers()} - gone) == len(gone), "new workers"
             )
             server.wait_ready()
+
+
+def test_workers_killed_in_mid_sentence(server: RunningServer, client: openai.OpenAI) -> None:
+    with client.realtime.connect(model="chat") as connection:
+        content: Any = [{"type": "input_text", "text": "count"}]
+        connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+        connection.response.create()
+        until(connection, "response.output_audio.delta")
+        kill_workers(server)
+        response = until(connection, "response.done")[-1].response
+        assert response.status == "failed"
+        assert response.status_details.error.code in ("worker_died", "outcome_unknown")  # of the voice, or the chat
+        server.wait_ready()
+        sound = spoken("hello world")
+        send(connection, sound[:72_000])  # up to the middle of a word
+        until(connection, "input_audio_buffer.speech_started")
+        kill_workers(server)
+        send(connection, sound[72_000:])
+        kinds = [connection.recv().type]
+        while kinds[-1] not in ("response.done", FAILED):
+            kinds.append(connection.recv().type)
+        assert (kinds[-1] == FAILED) <= ("error" in kinds), "a gap is told"
+        server.wait_ready()
+        send(connection, spoken("hello world"))
+        while (event := connection.recv()).type != "response.done":
+            pass
+        assert texts(event.response.output[0]) == "You said hello world."
+
+
+def kill_workers(server: RunningServer) -> None:
+    for worker in server.workers():
+        os.kill(worker.pid, signal.SIGKILL)
 
 
 def say_in_text(connection: Any, text: str) -> str:

@@ -260,5 +260,17 @@ async def test_a_sequence_that_would_expire_is_replaced(listen: Open) -> None:
     assert len({call.sequence_id for call in pen.calls}) == 2
 
 
+async def test_a_pause_within_an_utterance_loses_nothing(listen: Open) -> None:
+    chat, pen, voice = chat_model(repeat, transcriber="ears", synthesizer="voice"), writer(), speaker()
+    pen.config = pen.config.__class__(**{**vars_of(pen.config), "sequence_max_idle_ms": 400})
+    client = await listen(chat, pen, voice, query=QUERY)
+    await client.append(sound(b"a", 0.5))
+    await asyncio.sleep(0.3)
+    await client.send("input_audio_buffer.commit")
+    await client.send("response.create")
+    assert (await answered(client))["output"][0]["content"][0]["transcript"] == "You said a. All right?"
+    assert len({call.sequence_id for call in pen.calls}) == 1
+
+
 def vars_of(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in config.__dataclass_fields__}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.speech import RATE, say, silence
 
+from ts.handler_utils.audio import Resampler, decode_audio, encode_audio
 from ts.sequence.encoding import StateEncoding
 
 for package in ("onnxruntime", "silero_vad"):
@@ -122,3 +123,19 @@ def test_a_piece_without_a_whole_window_has_no_answer_yet(server: Server) -> Non
         "t": {"probabilities": [], "events": []},
     }
     assert len(server.post({"t": silence(0.001)})["t"]["probabilities"]) == 1
+
+
+def test_a_conversation_gets_the_probabilities_at_any_rate(server: Server) -> None:
+    whole = sound()
+    expected = server.post({"plain": whole})["plain"]["probabilities"]
+    samples = Resampler(RATE, 24_000).hear(decode_audio(whole, "pcm16"))
+    found: list[float] = []
+    for piece in pieces_of(encode_audio(samples, "pcm16"), 9600):
+        headers = {"realtime_event": "append", "realtime_encoding": "pcm16", "realtime_rate": "24000"}
+        (answer,) = server.context.run(server.handler, [({SEQUENCE_ID: "call", **headers}, piece)])
+        assert answer.keys() == {"probabilities", "window"}
+        assert answer["window"] == 0.032
+        found += answer["probabilities"]
+    assert abs(len(found) - len(expected)) <= 1
+    differing = [1 for one, other in zip(found, expected, strict=False) if (one > 0.5) != (other > 0.5)]
+    assert len(differing) < 0.05 * len(found)

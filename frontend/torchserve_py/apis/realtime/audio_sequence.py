@@ -1,4 +1,4 @@
-"""The audio of a session as steps of a model's sequence; after a loss, or a long pause, another sequence begins."""
+"""The audio of a session as steps of a model's sequence; after a loss another sequence begins."""
 
 from __future__ import annotations
 
@@ -38,28 +38,33 @@ class AudioSequence:
 
     def _begin(self) -> None:
         self.id = f"realtime-{secrets.token_hex(16)}"
-        self._last, self._used_at = 0, self._clock.now()
+        #: The number of the last step.
+        self.last = 0
+        self._used_at = self._clock.now()
+
+    def renew(self) -> None:
+        """Begin another sequence if this one is about to expire; for moments in which no step needs its state."""
+        if self.last and not self._running and self._clock.now() - self._used_at > self._template.max_idle / 2:
+            self.leave()
+            self._begin()
 
     def submit(
         self, kind: str, audio: bytes, audio_format: AudioFormat, hints: Mapping[str, Any], send: SendPart
     ) -> StepCall:
         """Submit a step; `answered` must be called once it has its answer."""
-        if self._last and not self._running and self._clock.now() - self._used_at > self._template.max_idle / 2:
-            self.leave()
-            self._begin()  # the other one is about to expire
         headers = (
             ("realtime_event", kind),
             ("realtime_encoding", audio_format.encoding),
             ("realtime_rate", str(audio_format.rate)),
             ("realtime_transcription", msgspec.json.encode(hints).decode()),
         )
-        self._last += 1
+        self.last += 1
         self._used_at = self._clock.now()
         step = self._template.submit(
             self.id,
-            LiveStep(self._last, audio, _AUDIO),
+            LiveStep(self.last, audio, _AUDIO),
             send,
-            starts=self._last == 1,
+            starts=self.last == 1,
             token=None,  # a handler may end its sequence at a commit, and the next utterance has arrived already
             headers=headers,
         )

@@ -253,6 +253,7 @@ class ConversationSession(SocketSession):
 
     def _detect(self, audio: bytes) -> StepCall:
         assert self._hearing is not None, "the settings have turn detection only with a model for it"
+        self._hearing.renew()
         return self._hearing.submit(APPEND, audio, self._config.format, {}, _drop)
 
     async def _hear(self, step: StepCall, audio: bytes, event_id: str | None) -> None:

@@ -6,21 +6,19 @@ handler has not heard all of it, the item fails when it is committed.
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
-from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_ends import check_server_stays
 from torchserve_py.apis.live.socket_session import SocketSession
+from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence
 from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
 from torchserve_py.apis.realtime.server_events import Event, OpenAIEvents, VllmEvents
 from torchserve_py.apis.realtime.session_config import SessionConfig
 from torchserve_py.apis.realtime.utterance import Utterance
-from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.net.http1.request import Request
@@ -28,15 +26,6 @@ from torchserve_py.net.websocket import Message, WebSocket
 
 if TYPE_CHECKING:
     from torchserve_py.apis.realtime.realtime_endpoints import RealtimeEndpoints
-
-_APPEND: Final = "append"
-_COMMIT: Final = "commit"
-_CLEAR: Final = "clear"
-#: After these the sequence is over; after those of the second set if its state is not stored.
-_OVER: Final = (Cause.sequence_lost, Cause.sequence_expired)
-_LOSSES: Final = (Cause.worker_died, Cause.response_timeout)
-#: What the content type of every step is; its headers tell the encoding.
-_AUDIO: Final = "audio/pcm"
 
 
 class RealtimeSession(SocketSession):
@@ -54,11 +43,11 @@ class RealtimeSession(SocketSession):
         self._previous: str | None = None
         #: The first byte of a sample whose second one has not arrived.
         self._half = b""
-        self._new_sequence()
+        self._begin(template)
 
-    def _new_sequence(self) -> None:
-        self.sequence_id = f"realtime-{secrets.token_hex(16)}"
-        self.last = 0
+    def _begin(self, template: StepTemplate) -> None:
+        self._audio = AudioSequence(template)
+        self.sequence_id = self._audio.id
 
     async def greet(self) -> None:
         await self._tell(self._events.created(self._config))
@@ -100,12 +89,13 @@ class RealtimeSession(SocketSession):
         if config.format != self._config.format and (self._item.seconds or self._half):
             raise BadEvent("The format changes only when all audio is committed or cleared.", "invalid_value", "format")
         if config.model != self._config.model:
-            if self.last:
+            if self._audio.last:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
             try:
                 self.template = self._endpoint.template(self._request, self._endpoint.serving.get(config.model))
             except EndpointError as error:
                 raise BadEvent(str(error), "insufficient_permissions", "transcription.model") from error
+            self._begin(self.template)
         self._config = config
         if event.session is msgspec.UNSET:
             self._events = VllmEvents(self._events.session_id)
@@ -121,7 +111,7 @@ class RealtimeSession(SocketSession):
             return
         item = self._item
         item.seconds += self._config.format.seconds(len(audio))
-        step = self._submit(_APPEND, audio, partial(self._heard, item))
+        step = self._submit(APPEND, audio, partial(self._heard, item))
         self.put(partial(self._relay_append, step, item, event_id), step)
 
     def _commit(self, event: ClientEvent) -> None:
@@ -137,34 +127,20 @@ class RealtimeSession(SocketSession):
         if not item.seconds:
             raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
         self._item, previous, self._previous = Utterance(), self._previous, item.id
-        step = self._submit(_COMMIT, b"", partial(self._heard, item))
+        step = self._submit(COMMIT, b"", partial(self._heard, item))
         self.put(partial(self._relay_commit, step, item, previous), step)
 
     def _clear(self, event: ClientEvent) -> None:
         item, self._item, self._half = self._item, Utterance(), b""
         if item.seconds:
-            step = self._submit(_CLEAR, b"", _drop)
+            step = self._submit(CLEAR, b"", _drop)
             self.put(partial(self._relay_clear, step, event.event_id), step)
         else:
             self._put_events(self._events.cleared())
 
     def _submit(self, kind: str, body: bytes, send: SendPart) -> StepCall:
         config = self._config
-        headers = (
-            ("realtime_event", kind),
-            ("realtime_encoding", config.format.encoding),
-            ("realtime_rate", str(config.format.rate)),
-            ("realtime_transcription", msgspec.json.encode(config.hints).decode()),
-        )
-        self.last += 1
-        return self.template.submit(
-            self.sequence_id,
-            LiveStep(self.last, body, _AUDIO),
-            send,
-            starts=self.last == 1,
-            token=None,  # a handler may end its sequence at a commit, and the next item has arrived already
-            headers=headers,
-        )
+        return self._audio.submit(kind, body, config.format, config.hints, send)
 
     # Transcripts.
 
@@ -205,14 +181,9 @@ class RealtimeSession(SocketSession):
         except EndpointError as error:
             failure = error.failure
             step.cancel()  # the handler may have answered with an error status, and go on
-        # Steps behind an end by the handler begin the sequence anew under its id; those after them belong to that.
-        is_over = step.ends and self._count == 1 if failure is None else self._is_lost(failure)
-        if is_over and step.sequence.id == self.sequence_id:
-            self._new_sequence()
+        self._audio.answered(step, failure)
+        self.sequence_id = self._audio.id
         return failure
-
-    def _is_lost(self, failure: Failure) -> bool:
-        return failure.cause in _OVER or (failure.cause in _LOSSES and not self.template.model.is_durable)
 
     def _put_events(self, *events: Event) -> None:
         self.put(partial(self._tell, *events))

@@ -36,6 +36,8 @@ class Transcriber:
     async def append(self, utterance: Utterance, audio: bytes) -> None:
         """Add audio to an utterance."""
         if audio:
+            if not utterance.seconds:
+                self._sequence.renew()
             utterance.seconds += self._known_format.seconds(len(audio))
             await self._submit(APPEND, utterance, audio)
 
