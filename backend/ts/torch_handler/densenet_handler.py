@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ts.handler_utils.client_arrays import array_in_file
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import stack_on, to_host
 from ts.torch_handler.base_handler import BaseHandler
@@ -73,9 +74,8 @@ def _numpy_file(tensor: torch.Tensor) -> bytes:
 
 def _read_numpy_file(index: int, value: bytes) -> torch.Tensor:
     try:
-        return torch.from_numpy(np.load(io.BytesIO(value), allow_pickle=False))
-    # MemoryError: its head announces more than any request can hold.
-    except (ValueError, TypeError, EOFError, MemoryError) as error:
+        return torch.from_numpy(array_in_file(value))
+    except (ValueError, TypeError) as error:
         raise BadRowError(index, f"The request's body is no tensor as numpy.save writes it: {error}") from error
 
 

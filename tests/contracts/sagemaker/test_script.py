@@ -2,6 +2,7 @@
 
 import io
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ts.context import Context
+from ts.context import Context, RequestProcessor
+from ts.contracts.sagemaker import default_functions
 from ts.contracts.sagemaker.script import Script
-from ts.contracts.sagemaker.toolkit import decoder, encoder
+from ts.contracts.sagemaker.script_handler import ScriptHandler
+from ts.contracts.sagemaker.toolkit import decoder, encoder, stand_in
 from ts.contracts.sagemaker.toolkit.errors import UnsupportedFormatError
 from ts.jobs.errors import LoadError
 
@@ -110,6 +113,137 @@ def test_bodies_become_arrays(body: Any, content_type: str, values: Any) -> None
 def test_pickled_objects_are_not_loaded() -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
         decoder.decode(npy(np.array([{"a": 1}], dtype=object)), "application/x-npy")
+
+
+def npy_head(descr: str, shape: str) -> bytes:
+    head = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+
+
+def sparse_file(shape: tuple[int, int], index: int = 0) -> bytes:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_matrix(([1.0], ([0], [0])), shape=shape)
+    matrix.indices[:] = index
+    buffer = io.BytesIO()
+    sparse.save_npz(buffer, matrix)
+    return buffer.getvalue()
+
+
+def zeros_in_zip(size: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file, file.open("data.npy", "w") as member:
+        for _ in range(size >> 20):
+            member.write(bytes(1 << 20))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        ("[" * 100_000, "application/json"),
+        (b"", "application/x-npy"),
+        (b"PK\x03\x04", "application/x-npy"),
+        (npy(np.ones(10))[:-3], "application/x-npy"),
+        (b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 9000, "application/x-npy"),
+        (npy_head("<f4", "(1000000000000,)"), "application/x-npy"),
+        (npy_head("<f4", "(1000000000, 0)"), "application/x-npy"),
+        (npy_head("|V0", "(1000000000,)"), "application/x-npy"),
+        (npy_head("<U1", "(1,)") + b"\xff\xff\xff\xff", "application/x-npy"),
+        (b"", "application/x-npz"),
+        (b"abc", "application/x-npz"),
+    ],
+)
+def test_a_malformed_body_is_the_clients_mistake(body: Any, content_type: str) -> None:
+    if content_type == "application/x-npz":
+        pytest.importorskip("scipy.sparse")
+    with pytest.raises(ValueError):
+        decoder.decode(body, content_type)
+
+
+def test_a_sparse_matrix_is_no_larger_than_memory_allows_and_points_only_into_itself() -> None:
+    assert decoder.decode(sparse_file((2, 3)), "application/x-npz").toarray().tolist() == [[1, 0, 0], [0, 0, 0]]
+    with pytest.raises(ValueError, match=r"the shape \(40000, 40000\) needs 12800000000 bytes"):
+        decoder.decode(sparse_file((40_000, 40_000)), "application/x-npz")
+    with pytest.raises(ValueError, match="the file needs 314572800 bytes"):
+        decoder.decode(zeros_in_zip(300 << 20), "application/x-npz")
+    with pytest.raises(ValueError, match="indices must be < 3"):
+        decoder.decode(sparse_file((2, 3), index=5_000), "application/x-npz")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1",
+        "1\n2",
+        "1,2",
+        " 1 , 2\n3,4\n\n",
+        "1,2.5\n3,4",
+        "1e3,nan\n-inf,+4",
+        "# a\n1,2",
+        "1,,3",
+        "1,2\n3,",
+        "a,b",
+        "1,b\n2,c",
+    ],
+)
+def test_numbers_in_csv_are_read_as_numpy_reads_any_text(text: str) -> None:
+    expected: Any = np.genfromtxt(io.StringIO(text), dtype=None, delimiter=",", encoding="utf-8")
+    given = decoder.decode(text, "text/csv")
+    np.testing.assert_array_equal(given.tolist(), expected.tolist())
+
+
+def test_a_long_row_of_csv_is_read_quickly_or_refused() -> None:
+    assert decoder.decode("1," * 500_000 + "2.5", "text/csv").shape == (500_001,)
+    with pytest.raises(ValueError, match="a CSV text with 500001 columns must have a number in each field"):
+        decoder.decode("a," * 500_000 + "b", "text/csv")
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/csv", "text/csv"),
+        ("application/*", "application/json"),
+        ("text/*", "text/csv"),
+        ("text/html, */*;q=0.8", "application/json"),
+        ("application/json;q=0.5, text/csv", "text/csv"),
+        ("application/json; q=0, application/x-npy", "application/x-npy"),
+        ("APPLICATION/JSON; charset=utf-8", "application/json"),
+    ],
+)
+def test_the_default_answer_has_the_type_that_the_client_prefers(accept: str, kind: str) -> None:
+    assert default_functions.output_fn([1.5], accept, context())[1] == kind
+
+
+def test_a_client_that_accepts_nothing_of_it_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError) as caught:
+        default_functions.output_fn([1.5], "text/html, */*;q=0", context())
+    assert caught.value.status_code == 406
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/x-own; charset=utf-8", "text/x-own; charset=utf-8"),
+        ("text/html, */*;q=0.8", "text/html"),
+        ("image/*", "application/json"),
+        ("text/csv;q=0.5, text/x-own;q=0.6", "text/x-own"),
+    ],
+)
+def test_an_answer_without_a_type_has_one_that_the_client_accepts(accept: str, kind: str) -> None:
+    assert default_functions.answer_type(accept) == kind
+
+
+@pytest.mark.parametrize("kind", ["None", "5", "b'text/plain'"])
+def test_a_content_type_that_is_no_text_is_the_scripts_mistake(open_script: Open, tmp_path: Path, kind: str) -> None:
+    open_script(f"model_fn = lambda path: 1\ntransform_fn = lambda model, body, kind, accept: ('x', {kind})")
+    handler, own = ScriptHandler(), context()
+    own.system_properties["model_dir"] = str(tmp_path)
+    stand_in()
+    handler.initialize(own)
+    own.request_processor = [RequestProcessor({})]
+    [answer] = handler.handle([{"body": b""}], own)
+    assert own.get_response_status(0)[0] == 500
+    assert answer.startswith(f"The script answers with the content type {kind}; it must be text".encode())
 
 
 def test_results_become_bodies() -> None:

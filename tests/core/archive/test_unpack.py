@@ -97,6 +97,8 @@ def test_the_kind_of_archive_is_told_by_its_content_not_its_name(tmp_path: Path,
         (["./a.py", "./code/inference.py"], ["a.py", "code/inference.py"]),
         (["a.pt", "code/inference.py", "weights/b.pt"], ["a.pt", "code/inference.py", "weights/b.pt"]),
         (["MAR-INF/MANIFEST.json"], ["MAR-INF/MANIFEST.json"]),
+        (["code/inference.py", "code/labels.txt"], ["code/inference.py", "code/labels.txt"]),
+        (["code/inference.py", "code/MAR-INF/MANIFEST.json"], ["MAR-INF/MANIFEST.json", "inference.py"]),
     ],
 )
 def test_the_only_folder_of_a_tar_is_dropped_but_not_the_manifests(
@@ -281,6 +283,8 @@ def test_a_sparse_file_is_refused(tmp_path: Path, temp_dir: Path) -> None:
     member.type, member.size = tarfile.GNUTYPE_SPARSE, 0
     with gzip.open(tmp_path / "m", "wb") as file:
         file.write(member.tobuf() + bytes(1024))
+    with pytest.raises(ArchiveError, match="'top/a' is a sparse file"):
+        unpack(tmp_path / "m", temp_dir, url="m")
     assert_refused(tmp_path / "m", temp_dir, ArchiveError)
 
 

@@ -4,6 +4,7 @@ torch is imported when one of them runs, as many scripts do without.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,12 @@ ACCEPT_VARIABLE: Final = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
 _WEIGHTS: Final = ("model.pt", "model.pth")
 _EXPORTED: Final = ".pt2"
 _SUFFIXES: Final = (".pt", ".pth", _EXPORTED)
+#: What the default `output_fn` writes, in the order in which a wildcard chooses.
+_WRITTEN: Final = (content_types.JSON, content_types.CSV, content_types.NPY)
+#: The weight of a content type in a header ``Accept``, from 0 (not acceptable) to 1 (RFC 9110, 12.4.2).
+_WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
+#: What a header ``Accept`` has that is no content type: several, a wildcard, or a weight.
+_SEVERAL: Final = re.compile(r"[,*]|;\s*q\s*=", re.IGNORECASE)
 
 
 def default_accept() -> str:
@@ -26,6 +33,22 @@ def default_accept() -> str:
 def media_type(content_type: str) -> str:
     """Return a content type without its parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()
+
+
+def accepted_types(accept: str) -> list[str]:
+    """Return the content types in a header ``Accept`` without their parameters, preferred ones first."""
+    weighed = []
+    for each in accept.split(","):
+        weight = _WEIGHT.search(each)
+        weighed.append((float(weight[1]) if weight else 1.0, media_type(each)))
+    return [kind for weight, kind in sorted(weighed, key=lambda each: -each[0]) if weight and kind]
+
+
+def answer_type(accept: str) -> str:
+    """Return the content type of an answer for which a script names none: the one that the client prefers."""
+    if not _SEVERAL.search(accept):
+        return accept
+    return next((each for each in accepted_types(accept) if "*" not in each), default_accept())
 
 
 def device_of(context: Context) -> Any:
@@ -113,9 +136,9 @@ def output_fn(prediction: Any, accept: str, context: Context) -> Any:
     """
     if hasattr(prediction, "detach"):
         prediction = prediction.detach().cpu().numpy()
-    for each in accept.split(","):
-        kind = media_type(each)
-        kind = default_accept() if kind == content_types.ANY else kind
-        if kind in encoder.SUPPORTED_CONTENT_TYPES:
-            return encoder.encode(prediction, kind), kind
+    written = [each for each in (default_accept(), *_WRITTEN) if each in _WRITTEN]
+    for accepted in accepted_types(accept):
+        for kind in written:
+            if accepted in (kind, f"{kind.partition('/')[0]}/*", content_types.ANY):
+                return encoder.encode(prediction, kind), kind
     raise UnsupportedFormatError(accept, status_code=406)

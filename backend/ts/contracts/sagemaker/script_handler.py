@@ -9,7 +9,7 @@ import traceback
 from typing import Any, Final
 
 from ts.context import Context
-from ts.contracts.sagemaker.default_functions import default_accept, media_type
+from ts.contracts.sagemaker.default_functions import answer_type, default_accept, media_type
 from ts.contracts.sagemaker.script import Script
 from ts.contracts.sagemaker.toolkit import content_types
 from ts.contracts.sagemaker.toolkit.errors import BaseInferenceToolkitError, UnsupportedFormatError
@@ -51,9 +51,11 @@ class ScriptHandler:
         if not accept or accept == content_types.ANY:
             accept = default_accept()
         result = self._script.transform(self._model, _given(body, content_type), content_type, accept, context)
-        kind = accept
+        kind = answer_type(accept)
         if isinstance(result, tuple):
             result, kind = result[0], result[1]
+        if not isinstance(kind, str):
+            raise TypeError(f"The script answers with the content type {kind!r}; it must be text, such as text/plain.")
         answer = encode_body(result)
         if not context.get_response_content_type(0):
             context.set_response_content_type(0, kind)

@@ -161,10 +161,12 @@ def dtype_of(annotation: Any) -> Any:
 def _array(dtype: Any, given: Any) -> Any:
     import numpy as np
 
+    from ts.handler_utils.client_arrays import array_in_file
+
     if isinstance(given, bytes | bytearray):
         if not is_array_file(given):
             raise ValueError("bytes stand for an array only in numpy's format (.npy)")
-        given = np.load(io.BytesIO(given), allow_pickle=False)
+        given = array_in_file(given)
     try:
         array = np.asarray(given, dtype)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

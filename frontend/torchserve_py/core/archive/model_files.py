@@ -172,8 +172,7 @@ def _source(root: Path, handler: str) -> ModelSource | None:
 
 def _model_root(folder: Path) -> Path:
     """`folder`, or its only entry where that is a folder: archives are often packed below a folder of their own."""
-    below = only_folder(folder)
-    return folder if below is None or telling_files(folder) else below
+    return only_folder(folder) or folder
 
 
 def _describe_folder(

@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Self, cast
 
 from torchserve_py.core.archive.cancellation import check_cancelled
+from torchserve_py.core.archive.contracts import telling_files
 from torchserve_py.core.archive.errors import UnreadableArchive, UnsafeArchive
 from torchserve_py.core.archive.manifest import MANIFEST_PATH
 from ts.protocol.misplaced_files import misplaced
@@ -231,7 +232,9 @@ def _unpack_tar(file: BinaryIO, target: Target) -> None:
         tarfile.open(fileobj=stream, mode="r|", bufsize=_TAR_BUFFER_BYTES, tarinfo=_TarMember) as archive,
     ):
         for member in archive:
-            if not (member.isreg() or member.isdir()) or member.issparse():
+            if member.issparse():
+                raise UnsafeArchive(target.url, f"{member.name!r} is a sparse file: make the archive without tar's -S")
+            if not (member.isreg() or member.isdir()):
                 raise UnsafeArchive(target.url, _no_plain_file(member.name))
             target.check(member.name.partition("/")[2])  # what the name becomes below one folder
             if member.isdir():
@@ -244,10 +247,16 @@ def _unpack_tar(file: BinaryIO, target: Target) -> None:
 
 
 def only_folder(root: Path) -> Path | None:
-    """Return the folder below which everything is, unless it is the manifest's own. Raises OSError."""
+    """Return the folder below which the whole model is, if there is one. Raises OSError.
+
+    The folder of a manifest is a part of a model, and so is that of a script which tells a contract by its place
+    (``code/inference.py``), unless a manifest is beside the script.
+    """
     entries = list(root.iterdir())
-    is_one = len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]
-    return entries[0] if is_one else None
+    if len(entries) != 1 or not entries[0].is_dir() or entries[0].name == MANIFEST_PATH.parts[0]:
+        return None
+    is_part = telling_files(root) and not (entries[0] / MANIFEST_PATH).is_file()
+    return None if is_part else entries[0]
 
 
 def _lift_only_folder(root: Path) -> None:
