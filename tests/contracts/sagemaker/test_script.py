@@ -192,6 +192,12 @@ def test_numbers_in_csv_are_read_as_numpy_reads_any_text(text: str) -> None:
     np.testing.assert_array_equal(given.tolist(), expected.tolist())
 
 
+def test_rows_of_csv_that_differ_in_length_are_refused_in_one_line() -> None:
+    with pytest.raises(ValueError) as caught:
+        decoder.decode("# two\n1,2\n\n" + "1\n" * 100_000, "text/csv")
+    assert str(caught.value) == "line 4 of the CSV text has 1 fields; the first row has 2"
+
+
 def test_a_long_row_of_csv_is_read_quickly_or_refused() -> None:
     assert decoder.decode("1," * 500_000 + "2.5", "text/csv").shape == (500_001,)
     with pytest.raises(ValueError, match="a CSV text with 500001 columns must have a number in each field"):
@@ -233,17 +239,31 @@ def test_an_answer_without_a_type_has_one_that_the_client_accepts(accept: str, k
     assert default_functions.answer_type(accept) == kind
 
 
-@pytest.mark.parametrize("kind", ["None", "5", "b'text/plain'"])
-def test_a_content_type_that_is_no_text_is_the_scripts_mistake(open_script: Open, tmp_path: Path, kind: str) -> None:
-    open_script(f"model_fn = lambda path: 1\ntransform_fn = lambda model, body, kind, accept: ('x', {kind})")
+def started(folder: Path) -> tuple[ScriptHandler, Context]:
+    """Return a handler that has loaded the script in a folder, and the context of a request without headers."""
     handler, own = ScriptHandler(), context()
-    own.system_properties["model_dir"] = str(tmp_path)
+    own.system_properties["model_dir"] = str(folder)
     stand_in()
     handler.initialize(own)
     own.request_processor = [RequestProcessor({})]
+    return handler, own
+
+
+@pytest.mark.parametrize("kind", ["None", "5", "b'text/plain'"])
+def test_a_content_type_that_is_no_text_is_the_scripts_mistake(open_script: Open, tmp_path: Path, kind: str) -> None:
+    open_script(f"model_fn = lambda path: 1\ntransform_fn = lambda model, body, kind, accept: ('x', {kind})")
+    handler, own = started(tmp_path)
     [answer] = handler.handle([{"body": b""}], own)
     assert own.get_response_status(0)[0] == 500
     assert answer.startswith(f"The script answers with the content type {kind}; it must be text".encode())
+
+
+def test_the_answer_to_a_failed_request_is_short(open_script: Open, tmp_path: Path) -> None:
+    open_script("def model_fn(path): return 1\ndef input_fn(body, kind): raise ValueError('x' * 10_000_000)")
+    handler, own = started(tmp_path)
+    [answer] = handler.handle([{"body": b""}], own)
+    assert own.get_response_status(0)[0] == 500
+    assert len(answer) < 200_000
 
 
 def test_results_become_bodies() -> None:

@@ -128,6 +128,14 @@ def test_kserve_without_a_configuration_serves_what_lies_there(tmp_path: Path) -
     assert start.overrides["grpc_inference_port"] == "9000"
 
 
+@pytest.mark.parametrize(("variables", "envelope"), [({}, "kserve"), ({"TS_SERVICE_ENVELOPE": "kservev2"}, "kservev2")])
+def test_kserve_without_a_configuration_names_the_envelope(
+    tmp_path: Path, variables: dict[str, str], envelope: str
+) -> None:
+    (tmp_path / "handler.py").touch()
+    assert how_to_start([f"--model_dir={tmp_path}"], variables).defaults["service_envelope"] == envelope
+
+
 def test_kserves_own_runtime_keeps_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     config = tmp_path / "config" / "config.properties"

@@ -46,6 +46,8 @@ _HOST: Final = re.compile(r"//(?:\[[^\]]*\]|[^:/\[]+)")
 _CONFIG_FLAG: Final = "--ts-config="
 #: Where the wrapper in KServe's image of TorchServe listens for gRPC.
 _GRPC_OF_WRAPPER: Final = "8081"
+#: KServe sets it to ``kservev2`` where an InferenceService has the protocol v2 or grpc-v2, otherwise to ``kserve``.
+_ENVELOPE_VARIABLE: Final = "TS_SERVICE_ENVELOPE"
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
 #: Paths at which every server answers anyway, so Vertex AI need not have them made.
@@ -80,9 +82,9 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     flags = [each for each in arguments if not each.startswith(_KSERVE_FLAGS)]
     models = Path(named.get("--model_dir", "/mnt/models"))
     if is_torchserve_runtime(arguments, environ):
-        return _kserve(_models_of(arguments, models), {"--grpc_port": _GRPC_OF_WRAPPER, **named}, ())
+        return _kserve(_models_of(arguments, models), {"--grpc_port": _GRPC_OF_WRAPPER, **named}, (), environ)
     if named or models.is_dir():
-        return _kserve(models, named, flags)
+        return _kserve(models, named, flags, environ)
     return Start(["--model-store", _STORE, *flags])
 
 
@@ -131,7 +133,7 @@ def _azure(models: Path, arguments: Sequence[str]) -> Start:
     return Start(flags, None, {"disable_token_authorization": "true"}, _DEFAULTS)
 
 
-def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Start:
+def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str], environ: Mapping[str, str]) -> Start:
     overrides = {
         "inference_address": f"http://[::]:{_port('--http_port', named)}",
         "grpc_inference_address": "::",
@@ -143,7 +145,8 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Sta
     if not config.is_file():
         name = named.get("--model_name", "model")
         found = ["--model-store", str(store), "--models", "all"] if store.is_dir() else _models_in(models, name)
-        return Start([*found, *flags], None, overrides, {**_DEFAULTS, "service_envelope": "kserve"})
+        envelope = environ.get(_ENVELOPE_VARIABLE) or "kserve"
+        return Start([*found, *flags], None, overrides, {**_DEFAULTS, "service_envelope": envelope})
     written = {entry.key: entry.value for entry in read_properties(config)}
     if "model_store" not in written:
         flags = ["--model-store", str(store), *flags]

@@ -47,7 +47,7 @@ def _csv_to_numpy(text: str, dtype: Any = None) -> Any:
     numbers = _only_numbers(text) if dtype is None else None
     if numbers is not None:
         return numbers
-    columns = text.partition("\n")[0].count(",") + 1
+    columns = _columns(text)
     if columns > _MOST_COLUMNS:
         raise ValueError(f"a CSV text with {columns} columns must have a number in each field")
     array = np.genfromtxt(io.StringIO(text), dtype=dtype, delimiter=",", encoding="utf-8")
@@ -55,6 +55,18 @@ def _csv_to_numpy(text: str, dtype: Any = None) -> Any:
     if fields and all(each[0].kind in "iuf" for each in fields.values()):
         return np.array(array.tolist(), dtype=np.float64)
     return array
+
+
+def _columns(text: str) -> int:
+    """Return how many columns a CSV text has. Raises ValueError: a row is longer or shorter than the first one."""
+    columns = 0
+    for number, line in enumerate(io.StringIO(text), 1):
+        row = line.partition("#")[0].strip()
+        fields = row.count(",") + 1
+        columns = columns or (fields if row else 0)
+        if row and fields != columns:  # numpy would return a line of text for each of these rows
+            raise ValueError(f"line {number} of the CSV text has {fields} fields; the first row has {columns}")
+    return columns
 
 
 def _only_numbers(text: str) -> Any:
