@@ -199,16 +199,18 @@ class Handover:
                 return _refusal_in(taken, _UNTAKEN)
             return self._arrive(sequence, move)
         finally:
-            del self.moves[sequence.id]
+            if self.moves.get(sequence.id) is move:  # else that of a later sequence of this id
+                del self.moves[sequence.id]
 
     async def _give(self, sequence_id: str, move: Move, until: float) -> int | Refusal:
         """Pass the state of a sequence on to the taker; return its bytes, or why the giver does not give it."""
-        move.giver.relays[sequence_id] = partial(self._relay, sequence_id, move)
+        relay = move.giver.relays[sequence_id] = partial(self._relay, sequence_id, move)
         try:
             given = await move.giver.ask(GIVE, until - running_time().now(), sequence_id)
             return given[0] if _is_size(given) else _refusal_in(given, _UNGIVEN)
         finally:
-            del move.giver.relays[sequence_id]
+            if move.giver.relays.get(sequence_id) is relay:
+                del move.giver.relays[sequence_id]
 
     @staticmethod
     def _relay(sequence_id: str, move: Move, piece: bytes) -> None:

@@ -1,0 +1,230 @@
+"""Random interleavings of steps, moves and deaths, with workers that count: each step runs once, a state has one place.
+
+The dispatcher and its `Handover` are the real ones. A worker here is a dictionary of counters; what it is asked and
+what it is sent waits in its queue, in order, until the test lets it do the next thing.
+"""
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+from tests.core.dispatch.shell import Shell, stateful
+
+from torchserve_py.base.causes import Cause
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.parts import JobFailed, part_of
+from torchserve_py.core.workers.worker import Worker
+from torchserve_py.net.running_time import running_time
+from ts.protocol.messages import GIVE
+
+SEQUENCES = "stuv"
+
+
+class CountingWorker:
+    """A worker whose state of a sequence is how many of its steps have run."""
+
+    def __init__(self, worker_id: str, world: "World") -> None:
+        self.id = self.label = worker_id
+        self.world = world
+        self.dispatcher = world.shell.dispatcher
+        self.sent_at, self.paused, self.hands_over = 0.0, False, True
+        self.loss_cause = Cause.worker_died
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.counts: dict[str, int] = {}
+        self.arriving: dict[str, bytes] = {}
+        self.relays: dict[str, Callable[[bytes], None]] = {}
+        self.to_do: deque[Callable[[], None]] = deque()
+
+    # What the dispatcher and the hand-over call.
+
+    def send(self, jobs: Sequence[Call], moment_of: Any) -> None:
+        self.to_do.append(lambda: self.run(jobs))
+
+    def begin(self, now: float) -> None: ...
+
+    def cancel(self, job_ids: Sequence[str]) -> None: ...
+
+    def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
+        self.to_do.append(lambda: self.drop(sequence_id))
+
+    def send_state(self, sequence_id: str, piece: bytes) -> None:
+        self.to_do.append(lambda: self.arriving.update({sequence_id: self.arriving.get(sequence_id, b"") + piece}))
+
+    async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.to_do.append(lambda: self.give(answer, *fields) if kind == GIVE else self.take(answer, *fields))
+        await asyncio.wait([answer, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+
+    # What it does when it is its turn.
+
+    def run(self, jobs: Sequence[Call]) -> None:
+        rows = []
+        for job in jobs:
+            count = self.counts[job.sequence_id or ""] = self.counts.get(job.sequence_id or "", 0) + 1
+            rows.append([job.id, False, 200, "", [], str(count).encode(), None, None])
+        parts = [part_of(row) for row in rows]
+        self.dispatcher.results(cast("Worker", self), parts, 0.001, running_time().now())
+
+    def drop(self, sequence_id: str) -> None:
+        self.counts.pop(sequence_id, None)
+        self.arriving.pop(sequence_id, None)
+
+    def give(self, answer: asyncio.Future[Any], sequence_id: str) -> None:
+        if self.world.refuses.pop(sequence_id, False):
+            answer.set_result(["not_encodable", "it is a test"])
+            return
+        state = str(self.counts[sequence_id]).encode()
+        for piece in (state[:1], state[1:]):
+            if relay := self.relays.get(sequence_id):
+                relay(piece)
+        answer.set_result([len(state)])
+
+    def take(self, answer: asyncio.Future[Any], sequence_id: str, size: int) -> None:
+        state = self.arriving.pop(sequence_id, b"")
+        if len(state) != size or self.world.refuses.pop(sequence_id, False):
+            answer.set_result(["failed", "it is a test"])
+            return
+        assert sequence_id not in self.counts, "it has another state of the sequence"
+        self.counts[sequence_id] = int(state)
+        answer.set_result([])
+
+
+class World:
+    """A version of a model with workers that come and go, and clients that count their answers."""
+
+    def __init__(self) -> None:
+        self.shell = Shell(stateful(), workers=0)
+        self.dispatcher = self.shell.dispatcher
+        self.dispatcher.set_workers(4)
+        self.workers: dict[str, CountingWorker] = {}
+        self.made = 0
+        self.calls: list[tuple[str, Call]] = []
+        self.refuses: dict[str, bool] = {}
+        self.moving: set[asyncio.Task[Any]] = set()
+        self.leaving: set[str] = set()
+        self.ends: Counter[str] = Counter()
+
+    def add_worker(self) -> None:
+        self.made += 1
+        worker = self.workers[f"w{self.made}"] = CountingWorker(f"w{self.made}", self)
+        self.dispatcher.worker_up(cast("Worker", worker))
+
+    def submit(self, sequence_id: str) -> None:
+        self.calls.append((sequence_id, self.shell.submit("", sequence_id)))
+
+    def end(self, sequence_id: str) -> None:
+        """An operator ends a sequence; the next step of its id begins another one, which counts from 1."""
+        if self.dispatcher.scheduler.sequence(sequence_id) is not None:
+            self.ends[sequence_id] += 1
+            self.dispatcher.close_sequence(sequence_id, keep_stored=False)
+
+    def vacate(self, pick: int, *, retires: bool) -> None:
+        """Let a worker leave, for good if it ``retires``, if another one stays."""
+        worker = self.picked(pick)
+        if worker is not None and worker.id not in self.leaving and len(self.workers.keys() - self.leaving) > 1:
+            self.leaving.add(worker.id)
+            self.moving.add(asyncio.ensure_future(self._leave(worker, retires=retires)))
+
+    async def _leave(self, worker: CountingWorker, *, retires: bool) -> None:
+        if retires:
+            await self.dispatcher.retire(cast("Worker", worker), 100.0)
+            if self.workers.pop(worker.id, None) is not None:
+                worker.ended.set_result("was stopped")
+        else:
+            await self.dispatcher.vacate(cast("Worker", worker), 100.0)
+            self.dispatcher.reopen(cast("Worker", worker))
+        self.leaving.discard(worker.id)
+
+    def kill(self, pick: int) -> None:
+        worker = self.picked(pick)
+        if worker is not None:
+            del self.workers[worker.id]
+            worker.ended.set_result("was killed")
+            self.dispatcher.worker_lost(cast("Worker", worker))
+
+    def picked(self, pick: int) -> CountingWorker | None:
+        return [*self.workers.values()][pick % len(self.workers)] if self.workers else None
+
+    def work(self, pick: int) -> None:
+        worker = self.picked(pick)
+        if worker is not None and worker.to_do:
+            worker.to_do.popleft()()
+
+    def check_places(self) -> None:
+        """The owner of each sequence that has begun and rests has its state."""
+        for sequence in self.dispatcher.scheduler.sequences():
+            owner = self.workers.get(sequence.lane.worker_id or "")
+            if sequence.has_state and not sequence.in_flight and owner is not None:
+                assert sequence.id in owner.counts, f"{sequence} is not where its steps run"
+
+    async def settle(self) -> None:
+        """Let the workers do all that is left, and moves end."""
+        self.dispatcher.set_workers(1)  # so that each has room for all
+        if not self.workers:
+            self.add_worker()
+        while any(worker.to_do for worker in self.workers.values()) or any(not each.done() for each in self.moving):
+            for number in range(len(self.workers)):
+                self.work(number)
+            await asyncio.sleep(0.001)
+        for each in self.moving:
+            each.result()
+
+
+WHAT = ["submit"] * 8 + ["work"] * 12 + ["turn"] * 6 + ["vacate", "vacate", "retire", "kill", "add", "refuse", "end"]
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_each_step_counts_once_wherever_its_sequence_goes(kills: bool) -> None:
+    for seed in range(150):
+        choice = random.Random(seed)
+        steps = [(choice.choice(WHAT), choice.randrange(1_000)) for _ in range(choice.randrange(20, 150))]
+        asyncio.run(play(steps, kills=kills))
+
+
+async def play(steps: list[tuple[str, int]], *, kills: bool) -> None:
+    world = World()
+    world.add_worker()
+    world.add_worker()
+    for what, pick in steps:
+        match what:
+            case "submit":
+                world.submit(SEQUENCES[pick % len(SEQUENCES)])
+            case "work":
+                world.work(pick)
+            case "turn":
+                await asyncio.sleep(0.003 if pick % 7 == 0 else 0)
+            case "vacate" | "retire":
+                world.vacate(pick, retires=what == "retire")
+            case "kill" if kills:
+                world.kill(pick)
+            case "add" if len(world.workers) < 4:
+                world.add_worker()
+            case "end":
+                world.end(SEQUENCES[pick % len(SEQUENCES)])
+            case "refuse" if kills:
+                world.refuses[SEQUENCES[pick % len(SEQUENCES)]] = True
+        world.check_places()
+    await world.settle()
+    world.check_places()
+    counts: Counter[str] = Counter()
+    lost: set[str] = set()
+    for sequence_id, call in world.calls:
+        try:
+            count = int(bytes((await call.next()).body))
+        except JobFailed as failed:
+            if failed.cause is not Cause.sequence_queue_full:
+                assert kills, f"a step was refused: {failed.cause}"
+                lost.add(sequence_id)
+            continue
+        if count == 1 and (counts[sequence_id] or sequence_id in lost):
+            world.ends[sequence_id] -= 1
+            assert world.ends[sequence_id] >= 0, f"{sequence_id} has begun anew"
+            counts[sequence_id] = 0
+            lost.discard(sequence_id)
+        assert sequence_id not in lost, "a sequence that is lost goes on"
+        counts[sequence_id] += 1
+        assert count == counts[sequence_id], f"a step of {sequence_id} is lost, or counts twice"
