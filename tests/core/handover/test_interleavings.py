@@ -83,7 +83,7 @@ class CountingWorker:
                 relay(piece)
         answer.set_result([len(state)])
 
-    def take(self, answer: asyncio.Future[Any], sequence_id: str, size: int) -> None:
+    def take(self, answer: asyncio.Future[Any], sequence_id: str, size: int, version: str) -> None:
         state = self.arriving.pop(sequence_id, b"")
         if len(state) != size or self.world.refuses.pop(sequence_id, False):
             answer.set_result(["failed", "it is a test"])
@@ -132,7 +132,8 @@ class World:
     async def _leave(self, worker: CountingWorker, *, retires: bool) -> None:
         if retires:
             await self.dispatcher.retire(cast("Worker", worker), 100.0)
-            if self.workers.pop(worker.id, None) is not None:
+            if self.workers.get(worker.id) is worker:
+                del self.workers[worker.id]
                 worker.ended.set_result("was stopped")
         else:
             await self.dispatcher.vacate(cast("Worker", worker), 100.0)
@@ -145,6 +146,9 @@ class World:
             del self.workers[worker.id]
             worker.ended.set_result("was killed")
             self.dispatcher.worker_lost(cast("Worker", worker))
+            if pick % 2:  # its successor is up before those who have waited for it run again
+                again = self.workers[worker.id] = CountingWorker(worker.id, self)
+                self.dispatcher.worker_up(cast("Worker", again))
 
     def picked(self, pick: int) -> CountingWorker | None:
         return [*self.workers.values()][pick % len(self.workers)] if self.workers else None

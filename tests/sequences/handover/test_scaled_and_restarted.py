@@ -1,5 +1,6 @@
 """Sequences in memory while workers come and go, with real processes: no step is lost, and none counts twice."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -105,3 +106,49 @@ def test_all_steps_count_once_while_workers_come_and_go(server: RunningServer) -
     assert server.metric("ts_sequences_moved_total", model_name="counting") >= 16
     assert server.metric("ts_sequences_closed_total", model_name="counting", reason="worker_lost") == 0
     assert server.metric("ts_open_sequences", model_name="counting") == 16
+
+
+VERSIONED = """
+class Handler:
+    def initialize(self, context):
+        self.version = context.manifest["model"]["modelVersion"]
+
+    def handle(self, data, context):
+        return [self.step(context, index) for index in range(len(data))]
+
+    def step(self, context, index):
+        state = context.state.get(index, {"count": 0, "versions": []})
+        context.state[index] = {"count": state["count"] + 1, "versions": state["versions"]}
+        return f"{state['count'] + 1} {self.version}:{','.join(state['versions'])}"
+"""
+MIGRATING = (
+    VERSIONED
+    + """
+    def migrate(self, state, from_version):
+        return {**state, "versions": [*state["versions"], from_version]}
+"""
+)
+
+
+def versioned(folder: Path, name: str, handler: str) -> Path:
+    made = model_folder(folder / name, "said", handler, CONFIG)
+    (made / "MAR-INF").mkdir()
+    model = {"modelName": "said", "modelVersion": name, "handler": "handler.py", "configFile": "model-config.yaml"}
+    (made / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": model}))
+    return made
+
+
+def test_an_unregistered_version_hands_its_sequences_to_one_that_migrates_them(tmp_path: Path) -> None:
+    with RunningServer({"said": versioned(tmp_path, "1", VERSIONED)}) as server:
+        server.wait_ready()
+        clients = [Client(server, "said", f"s{number}") for number in range(8)]
+        assert all_step_on(clients)
+        assert server.register(versioned(tmp_path, "2", MIGRATING), model_name="said").ok
+        url = f"{server.management}/models/said"
+        assert requests.put(f"{url}/2/set-default", timeout=DEADLINE).ok
+        assert requests.delete(f"{url}/1", timeout=DEADLINE).ok
+        assert all_step_on(clients)
+        stop_all(clients)
+        assert all(client.processes == {"1:", "2:1"} for client in clients)
+        assert [each["modelVersion"] for each in server.describe("said", "/all")] == ["2"]
+        assert server.metric("ts_sequences_migrated_total", model_name="said", model_version="2") == 8

@@ -27,11 +27,14 @@ from ts.protocol.messages import (
     TAKE,
 )
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.state_error import StateError
 from ts.sequences.steps.record import KeptStep, SequenceRecord
 from ts.sequences.steps.step import KeptFields
 
 logger = logging.getLogger(__name__)
 
+#: The most seconds that the handler's ``migrate`` may take.
+_MIGRATION_LIMIT: Final = 5.0
 #: Of what stands before the state.
 _LENGTH: Final = struct.Struct(">I")
 
@@ -107,8 +110,8 @@ class Handover:
         """Keep a piece of a sequence that another worker gives."""
         self._arriving.setdefault(sequence_id, []).append(piece)
 
-    def take(self, sequence_id: str, size: int) -> list[Any]:
-        """Have a sequence of which all pieces have come, with so many bytes.
+    def take(self, sequence_id: str, size: int, version: str = "") -> list[Any]:
+        """Have a sequence of which all pieces have come, with so many bytes; it may come from another ``version``.
 
         Return an empty list, or why it is not taken: a reason and a text.
         """
@@ -116,7 +119,7 @@ class Handover:
         if len(encoded) != size:
             return [MOVE_FAILED, f"{len(encoded)} bytes of it have come, not {size}"]
         try:
-            self._put(sequence_id, encoded)
+            self._put(sequence_id, encoded, version)
         except _Refused as refused:
             return list(refused.reason)
         except Exception as error:  # a decoder is the handler's code, and memory may run out
@@ -124,7 +127,7 @@ class Handover:
             return [NOT_ENCODABLE if device_failure(error) is None else MOVE_FAILED, str(error)]
         return []
 
-    def _put(self, sequence_id: str, encoded: bytes) -> None:
+    def _put(self, sequence_id: str, encoded: bytes, version: str) -> None:
         """Raises _Refused: there is no room; StateError, or what a decoder raises."""
         behind = _LENGTH.size + _LENGTH.unpack_from(encoded)[0]
         known = msgpack.unpackb(encoded[_LENGTH.size : behind], unicode_errors="surrogatepass")
@@ -132,6 +135,8 @@ class Handover:
         cache = self._cache
         if has_state:
             value = cache.encoding.decode(encoded[behind:])
+            if version:
+                value = self._migrated(value, version)
             if not cache.has_room_for(value):
                 raise _Refused(NO_ROOM, "the other worker's memory for states (handler.cache) is full")
             cache.put(sequence_id, value)
@@ -142,6 +147,21 @@ class Handover:
             self._sequences.records[sequence_id] = _record_of(fields)
         if answers:
             self._sequences.answers[sequence_id] = {number: KeptFields(*kept) for number, kept in answers}
+
+    def _migrated(self, state: Any, version: str) -> Any:
+        """Return this version's state for that of another one, which is whole.
+
+        Raises StateError: the result is no state; LoadError: ``migrate`` cannot be called; what the handler raises.
+        """
+        migrate = self._cache.migrate
+        if migrate is None:
+            raise StateError("the handler has no method migrate")
+        # Sequences that stay with their version do without all that this imports.
+        from ts.sequences.steps.migration import checked, takes_entries
+        from ts.sequences.steps.time_limit import limited_to
+
+        with limited_to(_MIGRATION_LIMIT):
+            return checked(migrate(state, version, []) if takes_entries(migrate) else migrate(state, version))
 
     def forget(self, sequence_id: str) -> None:
         """Drop what has come of a sequence that is not taken after all."""

@@ -49,7 +49,7 @@ class Migration:
         self._limit = self._left = settings.lease / 2
         self._takes_entries = False
         if cache.migrate is not None:
-            self._takes_entries = _takes_entries(cache.migrate)
+            self._takes_entries = takes_entries(cache.migrate)
 
     def begin_batch(self) -> None:
         """Migrate states for another batch: of those of one, each that takes too long halves the time of the others."""
@@ -87,9 +87,9 @@ class Migration:
         try:
             with limited_to(self._left):
                 if self._takes_entries:
-                    return _checked(migrate(state, version, stored.entries))
+                    return checked(migrate(state, version, stored.entries))
                 if stored.whole is not None:
-                    state = _checked(migrate(state, version))
+                    state = checked(migrate(state, version))
                 if stored.log:
                     if rebuild is None:
                         raise StateError(f"it was stored as a log, and the handler has no rebuild, nor {_PARAMETERS}")
@@ -118,14 +118,14 @@ class Migration:
         return StepRefusal(reason, text, needs_state=True, version=version, migration=NOT_MIGRATED)
 
 
-def _checked(state: Any) -> Any:
+def checked(state: Any) -> Any:
     """Return what ``migrate`` has returned. Raises StateError: it is no state, which ``rebuild`` would begin anew."""
     if state is None:
         raise StateError("migrate returned None; it returns the state as this version has it")
     return state
 
 
-def _takes_entries(migrate: Callable[..., Any]) -> bool:
+def takes_entries(migrate: Callable[..., Any]) -> bool:
     """Whether it has a parameter for a log. Raises LoadError: it cannot be called as migrations are."""
     if inspect.iscoroutinefunction(inspect.unwrap(migrate)):
         raise LoadError("migrate is a coroutine; it is called before a step of its sequence runs: write 'def migrate'")

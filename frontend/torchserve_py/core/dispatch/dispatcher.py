@@ -22,7 +22,7 @@ from torchserve_py.core.dispatch.alarm import Alarm
 from torchserve_py.core.dispatch.lost_requests import LostRequests
 from torchserve_py.core.dispatch.ownership import Move, Ownership, Version, may_leave
 from torchserve_py.core.dispatch.refused_steps import cause_of, close_reason, pause_of
-from torchserve_py.core.handover.handover import Handover
+from torchserve_py.core.handover.handover import Handover, OtherVersion
 from torchserve_py.core.jobs.call import Call, CallOwner
 from torchserve_py.core.jobs.parts import Input, Inputs, Part
 from torchserve_py.core.scheduling.closed import ClosedSequences
@@ -428,6 +428,17 @@ class Dispatcher(CallOwner):
     async def vacate(self, worker: Worker, limit: float) -> str:
         """Move the sequences of a worker to others, see `Handover.vacate`; return why some stay, "" if none does."""
         return (await self._handover.vacate(worker, limit)).why if self.hands_over(worker) else ""
+
+    async def move_to(self, other: Dispatcher, from_version: str, limit: float) -> None:
+        """Let another version have the sequences in memory, which its workers migrate, within ``limit`` seconds.
+
+        Those that cannot move go on here.
+        """
+        to = OtherVersion(other._handover, from_version, partial(other.take_over, by=None))
+        workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
+        await asyncio.gather(*(self._handover.vacate(worker, limit, to) for worker in workers))
+        for worker in workers:
+            self.reopen(worker)
 
     def reopen(self, worker: Worker) -> None:
         """Give new sequences to a worker again that stays after all."""

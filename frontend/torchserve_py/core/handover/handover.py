@@ -24,7 +24,7 @@ from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.boot_clock import boot_time
-from ts.protocol.messages import GIVE, MOVE_FAILED, MOVE_REFUSALS, NO_SUCCESSOR, TAKE
+from ts.protocol.messages import GIVE, MIGRATED, MOVE_FAILED, MOVE_REFUSALS, NO_SUCCESSOR, NOT_MIGRATED, TAKE
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,11 @@ class Refusal(NamedTuple):
     text: str
 
 
+_IS_OVER: Final = Refusal(MOVE_FAILED, "it is over")
 _STREAMS: Final = Refusal(MOVE_FAILED, "its stream lasted too long")
 _BUSY: Final = Refusal(MOVE_FAILED, "its step took too long")
-_NO_SUCCESSOR: Final = Refusal(NO_SUCCESSOR, "no other worker of the model is ready")
+_NAMED: Final = Refusal(MOVE_FAILED, "a client names its version")
+_NO_SUCCESSOR: Final = Refusal(NO_SUCCESSOR, "no other worker is ready that takes sequences")
 _UNTAKEN: Final = Refusal(MOVE_FAILED, "the other worker ended, or gave no answer in time")
 _UNGIVEN: Final = Refusal(MOVE_FAILED, "its worker ended, or gave no answer in time")
 
@@ -85,6 +87,20 @@ class Move:
         self.state = MOVE_TRANSITIONS[self.state, event]
 
 
+class OtherVersion(NamedTuple):
+    """A version of the model that is to have the sequences of another one.
+
+    Attributes:
+        handover: Its own.
+        from_version: The version that they come from.
+        take_over: Lets it run a step that has waited.
+    """
+
+    handover: Handover
+    from_version: str
+    take_over: Callable[[Any], None]
+
+
 class Handover:
     """The moves of the sequences of one model version.
 
@@ -107,17 +123,18 @@ class Handover:
         #: The moves that are under way, by the ids of the sequences.
         self.moves: dict[str, Move] = {}
 
-    async def vacate(self, worker: Worker, limit: float) -> Vacated:
+    async def vacate(self, worker: Worker, limit: float, to: OtherVersion | None = None) -> Vacated:
         """Move the sequences of a worker, which gets no new ones from now on, within ``limit`` seconds.
 
-        Those that cannot move go on there.
+        They go to other workers of their version, or to those of another one. Those that cannot move go on there.
         """
         waiting = deque(self._scheduler.vacate(worker.id))
         vacated, clock = Vacated(), running_time()
         if not waiting:
             return vacated
         began = clock.now()
-        drains = [self._drain(worker, waiting, vacated, began + limit) for _ in range(min(_AT_ONCE, len(waiting)))]
+        drain = partial(self._drain, worker, waiting, vacated, began + limit, to)
+        drains = [drain() for _ in range(min(_AT_ONCE, len(waiting)))]
         await asyncio.gather(*drains)
         text = "Worker %s has handed over %d sequences in %.2f s, each within %.3f s; %d stay%s"
         why = f": {vacated.why}" if vacated.stay else ""
@@ -129,7 +146,14 @@ class Handover:
         if (move := self.moves.get(sequence_id)) is not None and is_at_taker(move.state):
             self._end(move, sequence_id, "closed")
 
-    async def _drain(self, worker: Worker, waiting: deque[sequences.Sequence], vacated: Vacated, until: float) -> None:
+    async def _drain(
+        self,
+        worker: Worker,
+        waiting: deque[sequences.Sequence],
+        vacated: Vacated,
+        until: float,
+        to: OtherVersion | None,
+    ) -> None:
         while waiting and self._workers.get(worker.id) is worker:
             sequence = waiting.popleft()
             if sequence.state is sequences.CLOSED or sequence.lane.worker_id != worker.id:
@@ -142,62 +166,76 @@ class Handover:
                     waiting.append(sequence)
                     await asyncio.sleep(_STREAM_INTERVAL)
                 continue
-            refusal = await self._leave(sequence, worker, until)
-            if refusal is not None:
+            try:
+                refusal = await self._leave(sequence, worker, until, to)
+            finally:  # it has moved, or goes on where it is
                 self._perform(self._scheduler.stay(sequence, self._now()))
-                if refusal is _STREAMS and running_time().now() < until:
-                    waiting.append(sequence)
-                elif sequence.state is not sequences.CLOSED:
-                    self._refuse(sequence, refusal, vacated)
-            elif sequence.state is not sequences.CLOSED:
+            if refusal is None:
                 vacated.moved += 1
                 vacated.longest = max(vacated.longest, running_time().now() - left)
                 self._metrics.handover.moved.inc()
+            elif refusal is _STREAMS and running_time().now() < until:
+                waiting.append(sequence)
+            elif sequence.state is not sequences.CLOSED:
+                self._refuse(sequence, refusal, vacated)
 
     def _refuse(self, sequence: sequences.Sequence, refusal: Refusal, vacated: Vacated) -> None:
         vacated.stay[sequence.id] = refusal
         self._metrics.handover.refused[refusal.reason].inc()
 
-    async def _leave(self, sequence: sequences.Sequence, giver: Worker, until: float) -> Refusal | None:
-        """Move a sequence that is to leave once it rests; return why it stays, None if it has moved or is over."""
+    async def _leave(
+        self, sequence: sequences.Sequence, giver: Worker, until: float, to: OtherVersion | None
+    ) -> Refusal | None:
+        """Move a sequence that is to leave once it rests; return why it does not, None if it has moved."""
         while sequence.in_flight:
             if any(job.state is STREAMING for job in sequence.in_flight):
                 return _STREAMS
             if running_time().now() >= until:
                 return _BUSY
             await asyncio.sleep(_STEP_INTERVAL)
-        refusal: Refusal | None = _NO_SUCCESSOR
         for _ in range(_MOST_TAKERS):
-            taker = self._workers.get(self._scheduler.successor() or "")
-            if sequence.state is sequences.CLOSED or taker is None:
-                break
-            refusal = await self._move(sequence, Move(giver, taker), until)
+            if sequence.state is sequences.CLOSED:
+                return _IS_OVER
+            taker = (self if to is None else to.handover).successor()
+            if taker is None:
+                return _NO_SUCCESSOR
+            refusal = await self._move(sequence, Move(giver, taker), until, to)
             if refusal is not _UNTAKEN:
-                break
-        return None if sequence.state is sequences.CLOSED else refusal
+                return refusal
+        return _UNTAKEN
 
-    async def _move(self, sequence: sequences.Sequence, move: Move, until: float) -> Refusal | None:
-        """Move a sequence that rests; return why it stays, None if it has moved or is over."""
+    def successor(self) -> Worker | None:
+        """Return the worker that is to have the next sequence which moves, None if there is none."""
+        return self._workers.get(self._scheduler.successor() or "")
+
+    async def _move(
+        self, sequence: sequences.Sequence, move: Move, until: float, to: OtherVersion | None
+    ) -> Refusal | None:
+        """Move a sequence that rests; return why it does not, None if it has moved."""
         self.moves[sequence.id] = move
         try:
             move.advance("rests")
             if not sequence.has_state:  # none of its steps has run
                 move.advance("given")
-                return self._arrive(sequence, move)
+                return self._arrive(sequence, move, to)
             given = await self._give(sequence.id, move, until)
             if move.state is OVER:
-                return None
+                return _IS_OVER
             if isinstance(given, Refusal):
                 self._end(move, sequence.id, "refused")
                 return given
             move.advance("given")
-            taken = await move.taker.ask(TAKE, until - running_time().now(), sequence.id, given)
+            version = "" if to is None else to.from_version
+            taken = await move.taker.ask(TAKE, until - running_time().now(), sequence.id, given, version)
             if move.state is OVER:
-                return None
+                return _IS_OVER
             if taken != []:
                 self._end(move, sequence.id, "declined")
-                return _refusal_in(taken, _UNTAKEN)
-            return self._arrive(sequence, move)
+                refusal = _refusal_in(taken, _UNTAKEN)
+                if to is not None and refusal is not _UNTAKEN:
+                    to.handover.migrated(NOT_MIGRATED)
+                return refusal
+            return self._arrive(sequence, move, to)
         finally:
             if self.moves.get(sequence.id) is move:  # else that of a later sequence of this id
                 del self.moves[sequence.id]
@@ -217,8 +255,10 @@ class Handover:
         if move.state is not OVER:
             move.taker.send_state(sequence_id, piece)
 
-    def _arrive(self, sequence: sequences.Sequence, move: Move) -> Refusal | None:
+    def _arrive(self, sequence: sequences.Sequence, move: Move, to: OtherVersion | None) -> Refusal | None:
         """Let a sequence go on at the worker that has taken it, unless that is to leave or gone meanwhile."""
+        if to is not None:
+            return self._change_hands(sequence, move, to)
         effects: Effects | None = None
         if self._workers.get(move.taker.id) is move.taker:
             effects = self._scheduler.arrive(sequence, move.taker.id, self._now())
@@ -229,6 +269,32 @@ class Handover:
         _drop(move.giver, sequence.id)
         self._perform(effects)
         return None
+
+    def _change_hands(self, sequence: sequences.Sequence, move: Move, to: OtherVersion) -> Refusal | None:
+        """Let another version have a sequence that one of its workers has taken, with the steps that wait."""
+        waiting: tuple[Any, ...] = sequence.queue
+        if not all(job.may_be_handed_over for job in waiting):
+            self._end(move, sequence.id, "declined")
+            return _NAMED
+        if not to.handover.adopts(sequence, move.taker):
+            self._end(move, sequence.id, "declined")
+            return _UNTAKEN
+        move.advance("taken")
+        jobs, effects = self._scheduler.give_up(sequence, self._now())
+        self._perform(effects)  # which tell the giver to drop it
+        for job in jobs:
+            to.take_over(job)
+        to.handover.migrated(MIGRATED)
+        return None
+
+    def migrated(self, outcome: str) -> None:
+        """Count a sequence of another version that has come here, or could not."""
+        self._metrics.migrations[outcome].inc()
+
+    def adopts(self, sequence: sequences.Sequence, worker: Worker) -> bool:
+        """Open a sequence of another version at a worker of this one; return False if that cannot be."""
+        is_up = self._workers.get(worker.id) is worker
+        return is_up and self._scheduler.adopt(sequence, worker.id, self._now())
 
     def _end(self, move: Move, sequence_id: str, event: MoveEvent) -> None:
         """End a move otherwise than by success: the taker drops what it may have of the sequence."""

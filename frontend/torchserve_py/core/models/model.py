@@ -144,6 +144,11 @@ class Model:
         migrates = bool(self.declared.get("sequence_states", {}).get("migrates"))
         return self.config.states.continues(other.config.states, migrates=migrates)
 
+    def takes_over(self, other: Model) -> bool:
+        """Whether this version can have another one's sequences, which both keep in memory: it migrates them."""
+        mine, others = (each.declared.get("sequence_states", {}) for each in (self, other))
+        return bool(mine.get("handsOver") and mine.get("migrates") and others.get("handsOver"))
+
     @property
     def _ready_workers(self) -> list[Worker]:
         """The workers that take jobs, oldest first."""

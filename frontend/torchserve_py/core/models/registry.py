@@ -418,7 +418,11 @@ class ModelRegistry(ServedModels):
                 model.dispatcher.move(sequence.id, to, ownership.move(sequence, to))
                 if not number % _MOVED_AT_ONCE:
                     await asyncio.sleep(0)
-        await model.dispatcher.drain(self._settings.unregister_model_timeout, Cause.unregistered, runs_out=True)
+        limit = self._settings.unregister_model_timeout
+        if to.takes_over(model):
+            model.dispatcher.refuse_new_jobs(Cause.unregistered, runs_out=True)
+            await model.dispatcher.move_to(to.dispatcher, model.version, limit)
+        await model.dispatcher.drain(limit, Cause.unregistered, runs_out=True)
         versions = self._names.get(model.name)
         if versions is None or versions.models.get(model.version) is not model:
             return True  # it was unloaded or replaced meanwhile

@@ -274,6 +274,21 @@ class Scheduler:
             self.punctuality.reservations.moved(sequence)
         return self._conclude(now)
 
+    def adopt(self, sequence: Sequence, worker_id: str, now: float) -> bool:
+        """Open a sequence that is to leave another version's worker at one of these, which has its state.
+
+        Return False if that takes no sequences, or there is another one of this id. Else the other version has to
+        `give_up` the sequence before anything else happens.
+        """
+        return self._sequences is not None and self._closed is None and self._sequences.adopt(sequence, worker_id, now)
+
+    def give_up(self, sequence: Sequence, now: float) -> tuple[Iterable[Job], Effects]:
+        """Close a sequence that another version has adopted; return its jobs, which that gets, and the effects."""
+        jobs = self.take_waiting(sequence.queue, now)
+        if self._sequences is not None:
+            self._sequences.give_up(sequence, now)
+        return jobs, self._conclude(now)
+
     def stay(self, sequence: Sequence, now: float) -> Effects:
         """Let a sequence that was to leave go on where it is."""
         self._catch_up(now)

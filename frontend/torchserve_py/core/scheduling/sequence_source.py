@@ -319,6 +319,25 @@ class Sequences:
         self._bind_pending(now)
         return True
 
+    def adopt(self, sequence: Sequence, worker_id: str, now: float) -> bool:
+        """Open a sequence that another version gives up, at a worker that has its state; return whether that can be."""
+        lane = self._lanes.get(worker_id)
+        if lane is None or sequence.id in self.open or sequence.state is not MOVING or sequence.in_flight:
+            return False
+        adopted = Sequence(sequence.id, lane, (), sequence.ends_at, now, now, IDLE)
+        adopted.has_state = adopted.has_succeeded = True
+        adopted.tokens = sequence.tokens
+        self.open[sequence.id] = adopted
+        lane.bound[adopted] = None
+        self._emptiest.changed(lane)
+        self._shared.deadlines.start_timer(adopted, now)
+        return True
+
+    def give_up(self, sequence: Sequence, now: float) -> None:
+        """Close a sequence that another version has adopted, with its jobs: it is not over."""
+        sequence.has_state, sequence.tokens = False, ()
+        self._close(sequence, CloseReason.suspended, now)
+
     def stay(self, sequence: Sequence, now: float) -> None:
         """Let a sequence that was to move go on where it is."""
         if sequence.state is MOVING:
