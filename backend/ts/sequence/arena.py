@@ -405,12 +405,15 @@ class Arena:
     ) -> None:
         """Write entries, each [rows, width, *shape], from ``lengths`` to ``after``, apart from those not kept."""
         width = next(iter(entries.values())).shape[1]
-        places, taken = [], []
+        places: list[int] = []
+        taken: list[int] = []
         for row, (units, start, end) in enumerate(zip(grown, lengths, after, strict=True)):
-            for position, unit, within in self._units.written(start, end):
-                units[unit].used = within + 1
-                places.append(units[unit].index * self._entries + within)
-                taken.append(row * width + position - start)
+            for positions, unit in self._units.written(start, end):
+                within, count = positions.start % self._entries, len(positions)
+                units[unit].used = within + count
+                place, source = units[unit].index * self._entries + within, row * width + positions.start - start
+                places += range(place, place + count)
+                taken += range(source, source + count)
         where = self._index(places)
         which = None if len(taken) == len(grown) * width else self._index(taken)
         for name, memory in self._memory.items():

@@ -27,11 +27,10 @@ class Window(NamedTuple):
         """The most entries that are kept."""
         return self.pinned + self.size
 
-    def kept(self, start: int, length: int) -> Iterator[int]:
-        """Yield the positions from ``start`` on that are kept of a sequence that has had ``length`` entries."""
+    def kept(self, start: int, length: int) -> tuple[range, range]:
+        """Return the positions from ``start`` on that are kept of a sequence that has had ``length`` entries."""
         pinned_end = min(length, max(start, self.pinned))
-        yield from range(start, pinned_end)
-        yield from range(max(pinned_end, length - self.size), length)
+        return range(start, pinned_end), range(max(pinned_end, length - self.size), length)
 
     def positions(self, lengths: torch.Tensor) -> torch.Tensor:
         """Return the positions of the kept entries in order, [rows, width], with -1 before those of a short row.
@@ -74,22 +73,32 @@ class Units(NamedTuple):
 
     def count(self, length: int) -> int:
         """Return how many units a state has after ``length`` entries."""
-        return -(-length // self.entries) - self.forgotten(length)
+        count = -(-length // self.entries)
+        return count if self.window is None else count - self.forgotten(length)
 
     def kept(self, units: tuple[_Unit, ...], before: int, after: int) -> tuple[_Unit, ...]:
         """Return which units of a state of ``before`` entries one of ``after`` entries has as well: its first ones."""
+        if self.window is None:
+            return units
         dropped = self.forgotten(after) - self.forgotten(before)
         return units[: self.pinned] + units[self.pinned + dropped :] if dropped else units
 
-    def written(self, start: int, length: int) -> Iterator[tuple[int, int, int]]:
-        """Yield where the entries from ``start`` on are kept in a state of ``length`` entries.
+    def written(self, start: int, length: int) -> Iterator[tuple[range, int]]:
+        """Yield the positions from ``start`` on that a state of ``length`` entries keeps, unit by unit.
 
-        Each is a position, the place of its unit among those of the state, and its place in this unit.
+        With them comes the place of their unit among those of the state, -1 for the last one.
         """
+        if length == start + 1:  # as in most steps
+            yield range(start, length), -1
+            return
         pinned, forgotten = self.pinned, self.forgotten(length)
-        for position in range(start, length) if self.window is None else self.window.kept(start, length):
-            unit, within = divmod(position, self.entries)
-            yield position, unit if unit < pinned else unit - forgotten, within
+        for kept in (range(start, length),) if self.window is None else self.window.kept(start, length):
+            first = kept.start
+            while first < kept.stop:
+                unit = first // self.entries
+                end = min(kept.stop, (unit + 1) * self.entries)
+                yield range(first, end), unit if unit < pinned else unit - forgotten
+                first = end
 
     def places(self, positions: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         """Return where in the arena's memory entries are, counted in entries, [rows, n]; 0 for positions below 0.

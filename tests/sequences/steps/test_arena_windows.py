@@ -183,8 +183,12 @@ def test_a_state_has_the_units_of_what_it_keeps(size: int, window: Window, steps
         old, new = units_of(before), units_of(after)
         assert layout.kept(tuple(old), before, after) == tuple(unit for unit in new if unit in old)
         assert layout.count(after) == len(new) <= (layout.most or 0)
-        for position, unit, within in layout.written(before, after):
-            assert new[unit] * size + within == position
+        written = [*layout.written(before, after)]
+        assert all(position // size == new[unit] for positions, unit in written for position in positions)
+        kept = {*range(min(after, window.pinned)), *range(max(0, after - window.size), after)}
+        assert [position for positions, _ in written for position in positions] == sorted(
+            position for position in kept if position >= before
+        )
 
 
 def test_rows_of_different_lengths_end_at_the_same_place() -> None:
