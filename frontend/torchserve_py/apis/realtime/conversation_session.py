@@ -103,7 +103,6 @@ class ConversationSession(SocketSession):
         if pipeline.transcriber is not None:
             template = templates[pipeline.transcriber.name]
             self._transcriber = Transcriber(template, self._on_words, self._on_transcript, self._on_failure)
-            self._transcriber.format = self._config.format
             self._start(self._transcriber.run())
 
     async def greet(self) -> None:
@@ -225,7 +224,7 @@ class ConversationSession(SocketSession):
                 self._turns.after(Happening.silence)
         self._config = config
         if self._transcriber is not None:
-            self._transcriber.format, self._transcriber.hints = config.format, config.hints or {}
+            self._transcriber.hints = config.hints or {}
 
     # Audio.
 
@@ -241,15 +240,19 @@ class ConversationSession(SocketSession):
         for begin in range(0, whole, size):
             piece = audio[begin : min(whole, begin + size)]
             if self._config.turns is None or self._hearing is None:
-                await self._in_turn(partial(self._transcriber.append, self._utterance, piece))
-                self._pending.append(piece)
-                self._pending.take()
+                await self._in_turn(partial(self._append_now, piece))
                 continue
             while self._count >= self._window:
                 self._room_comes = asyncio.get_running_loop().create_future()
                 await self._room_comes
             step = self._detect(piece)
             self.put(partial(self._hear, step, piece, event.event_id), step)
+
+    async def _append_now(self, audio: bytes) -> None:
+        """Let the transcriber have audio of an utterance that the client will commit."""
+        assert self._transcriber is not None, "audio is taken only with one"
+        self._pending.append(audio)
+        await self._transcriber.append(self._utterance, self._pending.take(), self._config.format)
 
     def _detect(self, audio: bytes) -> StepCall:
         assert self._hearing is not None, "the settings have turn detection only with a model for it"
@@ -288,7 +291,7 @@ class ConversationSession(SocketSession):
         turns = self._config.turns
         assert turns is not None and self._transcriber is not None, "speech is detected"
         if self._detector.is_speech:
-            await self._transcriber.append(self._utterance, self._pending.take())
+            await self._transcriber.append(self._utterance, self._pending.take(), self._config.format)
         else:
             self._pending.drop(self._pending.end - turns.prefix_padding_ms / 1000)
 
@@ -318,8 +321,8 @@ class ConversationSession(SocketSession):
     async def _speech_stopped(self, at: float) -> None:
         turns = self._config.turns
         assert turns is not None and self._transcriber is not None, "speech is detected"
-        await self._transcriber.append(self._utterance, self._pending.take(at))
         await self._tell(self._events.speech_stopped(self._utterance.id, at))
+        await self._transcriber.append(self._utterance, self._pending.take(at), self._config.format)
         self._turns.after(Happening.silence_asks if turns.create_response else Happening.silence)
         await self._commit_utterance()
 
@@ -344,7 +347,7 @@ class ConversationSession(SocketSession):
         if self._half:
             raise BadEvent("The audio ends within a sample: pcm16 has two bytes for each.", "invalid_audio", "audio")
         if self._transcriber is not None:
-            await self._transcriber.append(self._utterance, self._pending.take())
+            await self._transcriber.append(self._utterance, self._pending.take(), self._config.format)
         if not self._utterance.seconds:
             raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
         await self._commit_utterance()
@@ -358,7 +361,7 @@ class ConversationSession(SocketSession):
         previous = self._conversation.before(item)
         self._committed = utterance
         await self._tell(self._events.buffer_committed(item.id, previous), self._events.item("added", item, previous))
-        await self._transcriber.commit(utterance)
+        self._transcriber.commit(utterance, self._config.format)
 
     async def _clear(self, event: ClientEvent) -> None:
         self._half = b""
@@ -371,7 +374,7 @@ class ConversationSession(SocketSession):
             self._turns.after(Happening.silence)
         self._detector = TurnDetector(self._pending.end)
         if utterance.seconds and self._transcriber is not None:
-            await self._transcriber.clear(utterance)
+            self._transcriber.clear(utterance, self._config.format)
         await self._tell(self._events.cleared())
 
     # Words of the user.

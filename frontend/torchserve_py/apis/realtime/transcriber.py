@@ -1,11 +1,15 @@
-"""Writes down what the user says: the utterances of a session are steps of the transcriber's sequence, one by one."""
+"""Writes down what the user says: the utterances of a session are steps of the transcriber's sequence, one by one.
+
+Audio that comes while a step runs waits, and becomes one step: a busy model gets fewer and larger pieces.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
 from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence
@@ -21,56 +25,91 @@ OnEnd = Callable[[Utterance], Awaitable[None]]
 #: Is told of the first failure in an utterance.
 OnFailure = Callable[[Utterance, Failure], Awaitable[None]]
 
+#: Bytes of one step; bytes and steps that can wait, roughly: more makes the session wait.
+_MOST_OF_A_STEP: Final = 240_000
+_MOST_WAITING: Final = 1_000_000
+_MOST_STEPS: Final = 64
+
+
+class _Step:
+    """A step that waits for its turn."""
+
+    __slots__ = ("audio", "format", "kind", "utterance")
+
+    def __init__(self, kind: str, utterance: Utterance, audio_format: AudioFormat) -> None:
+        self.kind = kind
+        self.utterance = utterance
+        self.format = audio_format
+        self.audio = bytearray()
+
 
 class Transcriber:
-    """Sends audio in the order in which it comes; a slow model slows the session down, as only some steps may run."""
+    """Sends audio in the order in which it comes; ``hints`` are the client's settings of the transcription."""
 
     def __init__(self, template: StepTemplate, on_words: OnWords, on_end: OnEnd, on_failure: OnFailure) -> None:
         self._sequence = AudioSequence(template)
         self._on_words, self._on_end, self._on_failure = on_words, on_end, on_failure
-        self._room = asyncio.Semaphore(template.window)
-        self._steps = asyncio.Queue[tuple[str, StepCall, Utterance]]()
-        self.format: AudioFormat | None = None
+        self._waiting = deque[_Step]()
+        self._size = 0
+        #: Set when a step comes, and when one has been taken.
+        self._came, self._taken = asyncio.Event(), asyncio.Event()
+        self._running: StepCall | None = None
         self.hints: Mapping[str, Any] = {}
 
-    async def append(self, utterance: Utterance, audio: bytes) -> None:
-        """Add audio to an utterance."""
-        if audio:
-            if not utterance.seconds:
-                self._sequence.renew()
-            utterance.seconds += self._known_format.seconds(len(audio))
-            await self._submit(APPEND, utterance, audio)
+    async def append(self, utterance: Utterance, audio: bytes, audio_format: AudioFormat) -> None:
+        """Add audio to an utterance; waits while the model is far behind."""
+        if not audio:
+            return
+        while self._size > _MOST_WAITING or len(self._waiting) > _MOST_STEPS:
+            self._taken.clear()
+            await self._taken.wait()
+        utterance.seconds += audio_format.seconds(len(audio))
+        last = self._waiting[-1] if self._waiting else None
+        is_full = last is None or len(last.audio) + len(audio) > _MOST_OF_A_STEP
+        if last is None or is_full or last.kind != APPEND or last.utterance is not utterance:
+            last = self._put(_Step(APPEND, utterance, audio_format))
+        last.audio += audio
+        self._size += len(audio)
 
-    async def commit(self, utterance: Utterance) -> None:
+    def commit(self, utterance: Utterance, audio_format: AudioFormat) -> None:
         """End an utterance; ``on_end`` is called for it."""
-        await self._submit(COMMIT, utterance)
+        self._put(_Step(COMMIT, utterance, audio_format))
 
-    async def clear(self, utterance: Utterance) -> None:
+    def clear(self, utterance: Utterance, audio_format: AudioFormat) -> None:
         """Drop an utterance."""
-        await self._submit(CLEAR, utterance)
+        self._put(_Step(CLEAR, utterance, audio_format))
 
-    @property
-    def _known_format(self) -> AudioFormat:
-        assert self.format is not None, "the session sets it"
-        return self.format
-
-    async def _submit(self, kind: str, utterance: Utterance, audio: bytes = b"") -> None:
-        await self._room.acquire()
-        send = _drop if kind == CLEAR else partial(self._hear, utterance)
-        step = self._sequence.submit(kind, audio, self._known_format, self.hints, send)
-        self._steps.put_nowait((kind, step, utterance))
+    def _put(self, step: _Step) -> _Step:
+        self._waiting.append(step)
+        self._came.set()
+        return step
 
     async def run(self) -> None:
-        """Pass the answers on, to the end of the session."""
+        """Send the steps and pass their answers on, to the end of the session."""
+        heard: Utterance | None = None
         while True:
-            kind, step, utterance = await self._steps.get()
-            failure = await self._answer(step)
-            self._room.release()
-            if failure is not None and kind != CLEAR and utterance.failure is None:
-                utterance.failure = failure
-                await self._on_failure(utterance, failure)
-            if kind == COMMIT:
-                await self._on_end(utterance)
+            while not self._waiting:
+                self._came.clear()
+                await self._came.wait()
+            step = self._waiting.popleft()
+            self._size -= len(step.audio)
+            self._taken.set()
+            if step.utterance is not heard:
+                self._sequence.renew()
+                heard = step.utterance
+            await self._run(step)
+
+    async def _run(self, step: _Step) -> None:
+        utterance, kind = step.utterance, step.kind
+        send = _drop if kind == CLEAR else partial(self._hear, utterance)
+        self._running = self._sequence.submit(kind, bytes(step.audio), step.format, self.hints, send)
+        failure = await self._answer(self._running)
+        self._running = None
+        if failure is not None and kind != CLEAR and utterance.failure is None:
+            utterance.failure = failure
+            await self._on_failure(utterance, failure)
+        if kind == COMMIT:
+            await self._on_end(utterance)
 
     async def _answer(self, step: StepCall) -> Failure | None:
         failure: Failure | None = None
@@ -88,8 +127,8 @@ class Transcriber:
 
     def leave(self) -> None:
         """End with the session."""
-        while not self._steps.empty():
-            self._steps.get_nowait()[1].cancel()
+        if self._running is not None:
+            self._running.cancel()
         self._sequence.leave()
 
 
