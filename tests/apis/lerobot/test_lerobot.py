@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -221,3 +222,26 @@ def test_an_observation_with_an_object_is_not_sent(client_module: Any) -> None:
         client_module.pickled(client_module.TimedObservation(0.0, 0, {"x": object()}))
     with pytest.raises(TypeError, match="of type ndarray"):
         client_module.pickled(client_module.TimedObservation(0.0, 0, {"x": np.array([object()])}))
+
+
+def test_the_key_of_a_robot_opens_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys:\n  - {name: arm, key: the-key-of-a-robot-arm, models: [policy]}\n")
+    (port,) = free_ports(1)
+    models = {name: model_folder(tmp_path, name, POLICY, CONFIG) for name in ("policy", "other")}
+    properties = {"grpc_inference_port": port, "keys_file": keys}
+    with RunningServer(models, properties, flags=("--enable-model-api",)):
+
+        def started(model: str) -> Any:
+            module = stand_in.copy()
+            monkeypatch.setattr(lerobot, "ROBOT_CLIENT", module.__name__)
+            robot = lerobot.install().RobotClient(module.Config(f"127.0.0.1:{port}", model))
+            return robot if robot.start() else robot.error.code()
+
+        assert started("policy") is grpc.StatusCode.UNAUTHENTICATED
+        monkeypatch.setenv("TORCHSERVE_KEY", "the-key-of-a-robot-arm")
+        assert started("other") is grpc.StatusCode.PERMISSION_DENIED
+        robot = started("policy")
+        robot.observe(0, {})
+        assert robot.act()[0].timestep == 0
+        robot.stop()
