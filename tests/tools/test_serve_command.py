@@ -278,6 +278,7 @@ def test_logs_that_cannot_be_written_are_told_with_what_helps(tmp_path: Path) ->
 def test_wrong_arguments_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "shout.py").write_text(SHOUT)
+    (tmp_path / "circle.py").symlink_to("circle.py")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -287,6 +288,8 @@ def test_wrong_arguments_are_told_at_once(tmp_path: Path) -> None:
         for arguments, told in (
             (["shout.py", "other/shout.py", "--port", "0"], "version 1.0 is already registered"),
             (["none.py"], "none.py: there is no such file or folder"),
+            (["circle.py"], "circle.py: there is no such file or folder"),
+            (["x" * 300], "xxx: File name too long"),
             (["notes.txt"], "notes.txt is no Python file, folder or archive"),
             (["shout.py", "--port", port], "in use"),
             (["shout.py", "--port", "70000"], "70000 is to be a number from 0 to 65535"),

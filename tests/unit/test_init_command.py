@@ -47,6 +47,14 @@ def test_no_folder_gets_the_name_of_a_python_file(tmp_path: Path, capsys: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "x" * 300]) == 1
+    assert capsys.readouterr().err.endswith("File name too long\n")
+
+
 def test_files_that_are_there_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from tests.endpoints.conftest import OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.base.causes import Cause
+from torchserve_py.base.settings.model_spec import ModelSpec
 
 SESSION = "X-Amzn-SageMaker-Session-Id"
 NEW = "X-Amzn-SageMaker-New-Session-Id"
@@ -83,3 +84,15 @@ async def test_a_stored_session_whose_last_step_fails_tells_why_and_stays_open(s
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "sequence_store")
     assert answer.headers["ts_request_sequence_id"] == "mine"
     assert "X-Amzn-SageMaker-Closed-Session-Id" not in answer.headers
+
+
+async def test_a_request_for_a_model_that_could_not_be_loaded_is_no_mistake_of_the_client(start: Start) -> None:
+    endpoints = await start(FakeServing([], not_loaded=[ModelSpec("broken", "/models/broken")]))
+    for path in ("/invocations", "/invocations-bidirectional-stream", "/execution-parameters"):
+        method = "POST" if path == "/invocations" else "GET"
+        answer = await endpoints.request(method, path, data=b"" if method == "GET" else b"x")
+        assert answer.status == 503, path
+        assert answer.json()["message"] == 'The start-up model "broken" could not be loaded; the log says why.'
+        assert answer.headers["ts-error-cause"] == "no_worker"
+    endpoints = await start(FakeServing([]))
+    assert (await endpoints.request("POST", "/invocations", data=b"x")).status == 400

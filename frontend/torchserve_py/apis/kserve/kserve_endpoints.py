@@ -14,6 +14,7 @@ from typing import Final
 
 from torchserve_py.apis.kserve.kserve_dialect import KSERVE_DIALECT, KServeDialect
 from torchserve_py.apis.kserve.kserve_settings import KServeSettings
+from torchserve_py.apis.probes.probes_endpoints import check_loaded
 from torchserve_py.endpoints.failures import bad_request, not_found
 from torchserve_py.endpoints.openapi import OPEN_INFERENCE_ERROR
 from torchserve_py.endpoints.predictions import (
@@ -64,6 +65,7 @@ class KServeEndpoints(Endpoints):
     def _predict_only(self, request: Request, values: PathValues) -> Reply:
         name = only_startup_model(self.serving)
         if name is None:
+            check_loaded(self.serving)
             raise bad_request("There is not exactly one model that was loaded at start-up: name the model in the path.")
         return self._predictions.infer(request, name, None, PREDICTING)
 

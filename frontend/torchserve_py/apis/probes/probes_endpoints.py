@@ -9,8 +9,10 @@ and the server does not shut down. ``/health`` is the same.
 from collections.abc import Iterator
 from typing import Final
 
+from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.model_spec import fallback_name
 from torchserve_py.core.serving.serving import Serving
+from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure
 from torchserve_py.endpoints.openapi import STATUS, Operation
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import READING, Endpoints, PathValues, Route
@@ -81,3 +83,9 @@ def not_loaded(serving: Serving) -> Iterator[str]:
         if awaited.failed:
             named = f'Model "{name}" (version {version}), which the fleet serves,'
             yield f"{named} could not be loaded on this server; the log says why."
+
+
+def check_loaded(serving: Serving) -> None:
+    """Raise EndpointError if a model that is to be served could not be loaded: a request without a name may mean it."""
+    if reasons := " ".join(not_loaded(serving)):
+        raise EndpointError(Failure(503, UNAVAILABLE, reasons, Cause.no_worker, overloaded=True))

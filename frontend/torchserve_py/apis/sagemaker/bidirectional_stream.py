@@ -69,7 +69,7 @@ class BidirectionalStreamEndpoints(SessionEndpoints):
         self.offered_to(request)
         name = request.parameter("model_name") or only_startup_model(self.serving)
         if name is None:
-            raise unnamed()
+            raise unnamed(self.serving)
         model = self.serving.get(name)
         if transcribes(model):
             return self._realtime.open(request, model.name)

@@ -9,8 +9,10 @@ The query's parameters become values of the handler's row. The default version a
 from collections.abc import Iterator
 from typing import Final
 
+from torchserve_py.apis.probes.probes_endpoints import check_loaded
 from torchserve_py.apis.sagemaker.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.apis.sagemaker.sagemaker_sessions import SageMakerSessions
+from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.predictions import PREDICTING, InferenceEndpoints, Pairs, only_startup_model
 from torchserve_py.endpoints.responses import Answer, json_answer
@@ -64,14 +66,14 @@ class InvocationsEndpoints(Endpoints):
         if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
             return lambda body: self._invoke_named(request, parameters, body)
         if name is None:
-            raise unnamed()
+            raise unnamed(self.serving)
         return self._run(request, name, parameters)
 
     def _execution_parameters(self, request: Request, values: PathValues) -> Answer:
         """Return how many records of which size a batch transform may send simultaneously."""
         name = only_startup_model(self.serving)
         if name is None:
-            raise unnamed()
+            raise unnamed(self.serving)
         status = self.serving.status(self.serving.get(name))
         return json_answer(
             {
@@ -85,10 +87,14 @@ class InvocationsEndpoints(Endpoints):
         """Run the model that a field of a form names."""
         name = form_field(request.headers.get("Content-Type", ""), body, _MODEL_NAME)
         if name is None:
-            raise unnamed()
+            raise unnamed(self.serving)
         return self._run(request, name, parameters, body)
 
 
-def unnamed() -> EndpointError:
-    """Return the error for a request that names no model where there is not one to be meant."""
+def unnamed(serving: Serving) -> EndpointError:
+    """Return the error for a request that names no model where there is not one to be meant.
+
+    Raises EndpointError: the model that may be meant could not be loaded.
+    """
+    check_loaded(serving)
     return bad_request("Parameter model_name is required.")

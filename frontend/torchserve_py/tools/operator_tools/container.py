@@ -169,8 +169,8 @@ def _models_of(arguments: Sequence[str], usual: Path) -> Path:
 def _port(name: str, given: Mapping[str, str]) -> str:
     """Return the port that a platform gives, 8080 if it gives none. Raises ValueError: it is no port."""
     port = given.get(name) or "8080"
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) < _PORTS):
-        raise ValueError(f"{name} is {port!r}, it must be a port, a number from 1 to {_PORTS - 1}")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= _PORTS):
+        raise ValueError(f"{name} is {port!r}, it must be a port, a number from 1 to {_PORTS}")
     return port
 
 

@@ -43,11 +43,11 @@ def main(argv: Sequence[str]) -> int:
         tell(f"--package: {error}", to_stderr=True)
         return 2
     written = _files(package)
-    taken = [name for name in written if (folder / name).exists()]
-    if taken:
-        tell(f"{folder} has {', '.join(taken)} already; nothing is written. Name another folder.", to_stderr=True)
-        return 1
     try:
+        taken = [name for name in written if (folder / name).exists()]
+        if taken:
+            tell(f"{folder} has {', '.join(taken)} already; nothing is written. Name another folder.", to_stderr=True)
+            return 1
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in written.items():
             (folder / name).write_bytes(content)

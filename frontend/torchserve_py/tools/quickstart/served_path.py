@@ -47,14 +47,18 @@ class ServedPath:
 
         Raises NoModel: there is no model there.
         """
-        path = Path(text).absolute().resolve()
+        path = Path(os.path.realpath(text))  # returns the path itself if links lead in a circle
         file, function = split_function(str(path))
-        if function and not path.exists() and Path(file).is_file():
+        try:
+            exists, is_function = path.exists(), bool(function) and Path(file).is_file()
+        except OSError as error:  # such as a name that is too long
+            raise NoModel(f"{text}: {error.strerror}") from error
+        if not exists and is_function:
             return cls(Path(file), ModelSpec(None, str(path)))
+        if not exists:
+            raise NoModel(f"{text}: there is no such file or folder")
         if path.is_dir() or (path.suffix == PYTHON_SUFFIX and path.is_file()):
             return cls(path, ModelSpec(None, str(path)))
-        if not path.exists():
-            raise NoModel(f"{text}: there is no such file or folder")
         if path.suffix in MODEL_FILES:
             return cls(path, ModelSpec(None, str(_module_of(path, store))))
         if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz", WORKFLOW_SUFFIX)):
