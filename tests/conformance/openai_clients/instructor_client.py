@@ -5,6 +5,7 @@ import sys
 import instructor
 from openai import OpenAI
 from pydantic import BaseModel
+from shown import run
 
 
 class Person(BaseModel):
@@ -39,4 +40,4 @@ def stream_tools() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(not globals()[sys.argv[2]]())
+    run(globals())

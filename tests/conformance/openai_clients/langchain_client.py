@@ -6,6 +6,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
+from shown import run
 
 
 class Person(BaseModel):
@@ -48,5 +49,13 @@ def stream_tools() -> bool:
     return whole.tool_calls[0]["args"] == {"city": "Paris"}
 
 
+def responses() -> bool:
+    by_responses = ChatOpenAI(model="chat", base_url=f"{sys.argv[1]}/v1", api_key="none", use_responses_api=True)
+    bound = by_responses.bind_tools([get_weather])
+    called = bound.invoke([QUESTION])
+    result = ToolMessage(get_weather.invoke(called.tool_calls[0]["args"]), tool_call_id=called.tool_calls[0]["id"])
+    return bound.invoke([QUESTION, called, result]).text == "It is 21 degrees in Paris."
+
+
 if __name__ == "__main__":
-    sys.exit(not globals()[sys.argv[2]]())
+    run(globals())

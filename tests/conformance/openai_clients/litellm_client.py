@@ -4,6 +4,7 @@ import sys
 
 import litellm
 from pydantic import BaseModel
+from shown import run
 
 
 class Person(BaseModel):
@@ -41,5 +42,13 @@ def stream_tools() -> bool:
     return whole.choices[0].message.tool_calls[0].function.name == "get_weather"
 
 
+def responses() -> bool:
+    tool = {"type": "function", "strict": False} | WEATHER
+    first = litellm.responses(input="How is the weather?", tools=[tool], **SERVER)
+    output = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "21 degrees"}
+    last = litellm.responses(input=[output], previous_response_id=first.id, tools=[tool], **SERVER)
+    return last.output[0].content[0].text == "It is 21 degrees in Paris."
+
+
 if __name__ == "__main__":
-    sys.exit(not globals()[sys.argv[2]]())
+    run(globals())

@@ -1,11 +1,21 @@
-"""OpenAI's Agents, by chat completions."""
+"""OpenAI's Agents, by chat completions, and by responses over HTTP and a WebSocket."""
 
 import asyncio
 import sys
 
-from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    OpenAIResponsesWSModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
 from pydantic import BaseModel
+from shown import run
 
 
 class Person(BaseModel):
@@ -20,7 +30,8 @@ def get_weather(city: str) -> str:
 
 
 set_tracing_disabled(True)
-model = OpenAIChatCompletionsModel("chat", AsyncOpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none"))
+client = AsyncOpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none")
+model = OpenAIChatCompletionsModel("chat", client)
 
 
 def tools() -> bool:
@@ -61,5 +72,18 @@ def handoff() -> bool:
     return result.last_agent is expert and result.final_output == "The expert is here."
 
 
+async def _over(kind: type[Model]) -> bool:
+    agent = Agent("guide", model=kind("chat", openai_client=client), tools=[get_weather])
+    answers = [
+        (await Runner.run(agent, "How is the weather?", auto_previous_response_id=chained)).final_output
+        for chained in (False, True)
+    ]
+    return answers == ["It is 21 degrees in Paris."] * 2
+
+
+def responses() -> bool:
+    return all(asyncio.run(_over(kind)) for kind in (OpenAIResponsesModel, OpenAIResponsesWSModel))
+
+
 if __name__ == "__main__":
-    sys.exit(not globals()[sys.argv[2]]())
+    run(globals())

@@ -4,6 +4,7 @@ import sys
 
 from openai import OpenAI
 from pydantic import BaseModel
+from shown import run
 
 
 class Person(BaseModel):
@@ -40,5 +41,17 @@ def stream_tools() -> bool:
         return events.get_final_completion().choices[0].message.tool_calls[0].function.name == "get_weather"
 
 
+def responses() -> bool:
+    tool = {"type": "function", "strict": False} | WEATHER
+    asked = {"model": "chat", "tools": [tool]}
+    first = client.responses.create(input="How is the weather?", **asked)
+    output = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "21 degrees"}
+    last = client.responses.create(input=[output], previous_response_id=first.id, **asked)
+    with client.responses.connect() as connection:
+        connection.response.create(input=[output], previous_response_id=first.id, **asked)
+        over_socket = next(event for event in connection if event.type == "response.completed")
+    return last.output_text == over_socket.response.output_text == "It is 21 degrees in Paris."
+
+
 if __name__ == "__main__":
-    sys.exit(not globals()[sys.argv[2]]())
+    run(globals())

@@ -1,12 +1,13 @@
-"""pydantic-ai, by chat completions."""
+"""pydantic-ai, by chat completions and by responses."""
 
 import asyncio
 import sys
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from shown import run
 
 
 class Person(BaseModel):
@@ -14,7 +15,8 @@ class Person(BaseModel):
     age: int
 
 
-model = OpenAIChatModel("chat", provider=OpenAIProvider(base_url=f"{sys.argv[1]}/v1", api_key="none"))
+model_provider = OpenAIProvider(base_url=f"{sys.argv[1]}/v1", api_key="none")
+model = OpenAIChatModel("chat", provider=model_provider)
 agent = Agent(model, system_prompt="Be brief.")
 ADA = Person(name="Ada", age=36)
 
@@ -47,5 +49,10 @@ def stream_tools() -> bool:
     return asyncio.run(_streamed("How is the weather?")) == "It is 21 degrees in Paris."
 
 
+def responses() -> bool:
+    agent = Agent(OpenAIResponsesModel("chat", provider=model_provider), tools=[get_weather])
+    return agent.run_sync("How is the weather?").output == "It is 21 degrees in Paris."
+
+
 if __name__ == "__main__":
-    sys.exit(not globals()[sys.argv[2]]())
+    run(globals())
