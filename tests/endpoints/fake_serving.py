@@ -424,6 +424,9 @@ class FakeServing:
     def lapsed(self, now: float) -> Sequence[str]:
         return []
 
+    def takes_over(self, name: str, version: str, other: str) -> bool:
+        return False
+
     def continues(self, name: str, version: str, other: str) -> bool:
         return False
 
@@ -432,6 +435,9 @@ class FakeServing:
 
     def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
         self.requests.append((name, version, wait))
+
+    async def move_sequences(self, name: str, version: str, to: str) -> None:
+        """It has none."""
 
     def hand_over(self, name: str, version: str, to: str) -> None:
         self.requests.append((name, version, to))

@@ -152,3 +152,40 @@ def test_an_unregistered_version_hands_its_sequences_to_one_that_migrates_them(t
         assert all(client.processes == {"1:", "2:1"} for client in clients)
         assert [each["modelVersion"] for each in server.describe("said", "/all")] == ["2"]
         assert server.metric("ts_sequences_migrated_total", model_name="said", model_version="2") == 8
+
+
+def roll_out(server: RunningServer) -> requests.Response:
+    return requests.put(f"{server.management}/models/said/2/rollout", timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_rollout_moves_sequences_to_the_new_version(tmp_path: Path, places: int) -> None:
+    with RunningServer({"said": versioned(tmp_path, "1", VERSIONED)}) as server:
+        server.wait_ready()
+        assert server.scale("said", places).ok
+        clients = [Client(server, "said", f"s{number}") for number in range(8)]
+        assert all_step_on(clients)
+        assert server.register(versioned(tmp_path, "2", MIGRATING), model_name="said", initial_workers=0).ok
+        answer = roll_out(server)
+        assert (answer.status_code, answer.json().get("state")) == (200, "done"), answer.text
+        assert all_step_on(clients)
+        stop_all(clients)
+        assert all(client.processes == {"1:", "2:1"} for client in clients)
+        running = {each["modelVersion"]: len(each["workers"]) for each in server.describe("said", "/all")}
+        assert running == {"1": 0, "2": places}
+
+
+def test_a_rollout_to_a_version_that_cannot_have_the_sequences_changes_nothing(tmp_path: Path) -> None:
+    with RunningServer({"said": versioned(tmp_path, "1", VERSIONED)}) as server:
+        server.wait_ready()
+        clients = [Client(server, "said", f"s{number}") for number in range(4)]
+        assert all_step_on(clients)
+        assert server.register(versioned(tmp_path, "2", VERSIONED), model_name="said", initial_workers=0).ok
+        answer = roll_out(server)
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (500, "rollout_stopped")
+        assert "does not migrate the sequences of version 1" in answer.json()["message"]
+        assert all_step_on(clients)
+        stop_all(clients)
+        assert all(client.processes == {"1:"} for client in clients)
+        running = {each["modelVersion"]: len(each["workers"]) for each in server.describe("said", "/all")}
+        assert running == {"1": 1, "2": 0}

@@ -85,6 +85,9 @@ class Models:
     def weights_until(self, name: str) -> int | None:
         return self.until
 
+    def takes_over(self, name: str, version: str, other: str) -> bool:
+        return False
+
     def continues(self, name: str, version: str, other: str) -> bool:
         return self.continues_all
 

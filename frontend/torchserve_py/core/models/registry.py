@@ -182,6 +182,10 @@ class ModelRegistry(ServedModels):
     def hand_over(self, name: str, version: str, to: str) -> None:
         self.find(name, version).dispatcher.hand_over(self.find(name, to))
 
+    async def move_sequences(self, name: str, version: str, to: str) -> None:
+        giver, taker = self.find(name, version), self.find(name, to)
+        await giver.dispatcher.move_to(taker.dispatcher, version, self._settings.unregister_model_timeout)
+
     def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         self.find(name)
         models = {version: self.find(name, version) for version in weights}

@@ -231,6 +231,9 @@ class ServedModels:
     def continues(self, name: str, version: str, other: str) -> bool:
         return self.find(name, version).continues(self.find(name, other))
 
+    def takes_over(self, name: str, version: str, other: str) -> bool:
+        return self.find(name, version).takes_over(self.find(name, other))
+
     def versions(self, name: str) -> list[ServedModel]:
         if name not in self._names:
             raise ModelNotFound(name)

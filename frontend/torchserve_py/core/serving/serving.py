@@ -259,6 +259,9 @@ class Serving(Protocol):
     def continues(self, name: str, version: str, other: str) -> bool:
         """Return whether a version with a ready worker continues the stored sequences of another version."""
 
+    def takes_over(self, name: str, version: str, other: str) -> bool:
+        """Return whether a version with a ready worker can have the sequences in memory of another version."""
+
     # One model.
 
     def submit(self, model: ServedModel, call: Call) -> None:
@@ -408,6 +411,9 @@ class Serving(Protocol):
 
         Those that wait behind a step which runs stay.
         """
+
+    async def move_sequences(self, name: str, version: str, to: str) -> None:
+        """Let version ``to`` have the sequences in memory of another one, as far as it can; the others stay."""
 
     def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         """Check that `set_weights` can be done. Raises as that."""

@@ -4,6 +4,8 @@ A worker of the old version finishes what it runs and goes; then one of the new 
 the versions share what names none of them by the numbers of their workers; without any worker, requests wait.
 
 A restart is a rollout of a version to its own places: each worker is replaced by a new process.
+
+Where sequences are in the memory of workers, a new worker starts before an old one goes, so that they can move.
 """
 
 from __future__ import annotations
@@ -172,9 +174,14 @@ class Rollouts:
         """
         model = self._serving.get(name, version)
         self._check_none_is_under_way(name)
-        if model.is_stateful and not model.is_durable and not self._hands_over(model):
+        if self._is_in_memory(model) and not self._hands_over(model):
             raise BadParameter(f"{_in_memory(model)} a restart would lose; keep them in a store (handler.cache.store).")
         await self._complete(Rollout(name, version, version, self._count(name, version)))
+
+    @staticmethod
+    def _is_in_memory(model: ServedModel) -> bool:
+        """Whether its sequences are in the memory of its workers alone."""
+        return model.is_stateful and not model.is_durable
 
     def _hands_over(self, model: ServedModel) -> bool:
         """Whether sequences in the memory of a worker can move to another one."""
@@ -206,7 +213,7 @@ class Rollouts:
                 "With cpu_launcher_enable each change of the number of workers replaces all of them, so that none can"
                 " take the place of another; set the default version and unregister the old one."
             )
-        if old.is_stateful and not old.is_durable:
+        if self._is_in_memory(old) and not self._hands_over(old):
             raise BadParameter(
                 f"{_in_memory(old)} a rollout would lose; keep them in a store (handler.cache.store), or set"
                 " the default version and unregister the old one."
@@ -269,7 +276,8 @@ class Rollouts:
         try:
             while rollout.taken:
                 stuck = self._status(name, new).open_sequences
-                if stuck and self._count(name, new) == 1 and not self._serving.continues(name, old, new):
+                stays = not (self._serving.continues(name, old, new) or self._serving.takes_over(name, old, new))
+                if stuck and self._count(name, new) == 1 and stays:
                     why = f"it does not continue the sequences of version {new} (open: {stuck})"
                     raise self._stopped(back, 500, why)
                 try:
@@ -353,6 +361,9 @@ class Rollouts:
         name, new, old = rollout.name, rollout.new, rollout.old
         had, have = self._count(name, old), self._count(name, new)
         left = max(0, had - 1)
+        if self._is_in_memory(self._serving.get(name, old)):
+            await self._exchange_in_memory(rollout, left, have)
+            return
         open_sequences = 0
         if have:
             await self._share(rollout, left, have)
@@ -376,6 +387,36 @@ class Rollouts:
             raise
         rollout.taken += 1
         await self._share(rollout, left, have + 1)
+
+    async def _exchange_in_memory(self, rollout: Rollout, left: int, have: int) -> None:
+        """Start one worker beside the others; then let an old one go, which hands its sequences over.
+
+        They go to the other workers of the old version, and with the last of these to the new version.
+        """
+        name, new, old = rollout.name, rollout.new, rollout.old
+        try:
+            await self._start(rollout, have + 1)
+            if (count := self._open(name, old)) and not self._serving.takes_over(name, new, old):
+                text = f"it does not migrate the sequences of version {old} (open: {count}), which are in memory"
+                raise self._stopped(rollout, 500, text)
+            self._weigh(rollout, left, have + 1)
+            if not left:
+                self._serving.hand_over(name, old, new)
+                await self._serving.move_sequences(name, old, new)
+                if count := self._open(name, old):
+                    raise self._stopped(rollout, 500, f"sequences of version {old} (open: {count}) cannot move to it")
+        except BaseException:
+            with contextlib.suppress(ModelError):
+                if have or not self._open(name, new):
+                    await self._serving.scale(name, new, have, have, synchronous=True)
+            raise
+        with contextlib.suppress(WorkersFailed):  # of the others that stay: one does not come up again
+            await self._serving.scale(name, old, left, left, synchronous=True)
+        rollout.taken += 1
+
+    def _open(self, name: str, version: str) -> int:
+        """Return how many sequences of a version are open."""
+        return self._status(name, version).open_sequences
 
     async def _share(self, rollout: Rollout, left: int, have: int) -> None:
         """Share requests by the numbers of workers; wait until what only the old version can run needs none of its."""
