@@ -28,8 +28,8 @@ from ts.protocol.messages import GIVE, MIGRATED, MOVE_FAILED, MOVE_REFUSALS, NO_
 
 logger = logging.getLogger(__name__)
 
-#: How many sequences of a worker move simultaneously. The worker gives so many between two of its batches, and its answers
-#: wait behind their states; with four of 10 MB steps waited five times as long as with two.
+#: How many sequences of a worker move simultaneously. The worker gives so many between two of its batches, and its
+#: answers wait behind their states: with four of 10 MB steps waited five times as long as with two.
 _AT_ONCE: Final = 2
 #: Seconds between two looks whether the step is over that a sequence waits for, and whether its stream is.
 _STEP_INTERVAL: Final = 0.002
