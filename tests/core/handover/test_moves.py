@@ -1,0 +1,109 @@
+"""Single moves, in the order in which things can go wrong."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.core.handover.test_interleavings import World
+
+from torchserve_py.core.handover.move import MOVE_TRANSITIONS, is_at_taker
+
+
+def played(play: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    """Play with w1, which has had one step of the sequence s and is to leave, and w2."""
+
+    async def begin() -> None:
+        world = World()
+        world.add_worker()
+        world.add_worker()
+        world.submit("s")
+        world.workers["w1"].to_do.popleft()()
+        world.vacate(0, retires=False)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await play(world)
+        await world.settle()
+
+    asyncio.run(begin())
+
+
+async def count(world: World) -> int:
+    """Return what the next step of s gets."""
+    world.submit("s")
+    await world.settle()
+    return int(bytes((await world.calls[-1][1].next()).body))
+
+
+def work(world: World, name: str) -> None:
+    while world.workers[name].to_do:
+        world.workers[name].to_do.popleft()()
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_step_that_comes_meanwhile_runs_at_the_taker() -> None:
+    async def play(world: World) -> None:
+        world.submit("s")
+        work(world, "w1")
+        await turns()
+        assert [bool(world.workers[name].to_do) for name in ("w1", "w2")] == [False, True]
+        work(world, "w2")
+        await turns()
+        work(world, "w2")
+        work(world, "w1")
+        assert [world.workers[name].counts for name in ("w1", "w2")] == [{}, {"s": 2}]
+
+    played(play)
+
+
+def test_a_taker_that_dies_after_it_has_taken_the_sequence_leaves_it_at_the_giver() -> None:
+    async def play(world: World) -> None:
+        work(world, "w1")
+        await turns()
+        work(world, "w2")
+        world.kill(1)  # the one that follows it has its id and is up before the move goes on
+        assert world.workers["w2"].counts == {}
+        await turns()
+        assert await count(world) == 2
+
+    played(play)
+
+
+def test_a_sequence_that_ends_while_it_moves_leaves_nothing_anywhere() -> None:
+    async def play(world: World) -> None:
+        work(world, "w1")
+        await turns()
+        world.end("s")
+        world.submit("s")
+        await world.settle()
+        assert int(bytes((await world.calls[-1][1].next()).body)) == 1
+        assert sum("s" in each.counts for each in world.workers.values()) == 1
+
+    played(play)
+
+
+def test_a_giver_that_dies_while_its_sequence_moves_loses_it() -> None:
+    async def play(world: World) -> None:
+        work(world, "w1")
+        await turns()
+        world.kill(0)
+        await world.settle()
+        assert world.workers["w2"].counts == {}
+        assert world.dispatcher.scheduler.sequence("s") is None
+
+    played(play)
+
+
+@pytest.mark.parametrize("state", sorted({state for state, _ in MOVE_TRANSITIONS}))
+def test_a_move_can_always_end(state: Any) -> None:
+    ends = {MOVE_TRANSITIONS[key] for key in MOVE_TRANSITIONS if key[0] == state}
+    assert "over" in ends
+    assert "stayed" in ends
+
+
+def test_the_taker_has_something_only_on_the_way() -> None:
+    assert [state for state, _ in MOVE_TRANSITIONS if is_at_taker(state)] == ["asked"] * 3 + ["offered"] * 3
