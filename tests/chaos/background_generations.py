@@ -4,8 +4,8 @@
 
 A client reads the events of each generation, and asks for the rest after each loss of its connection. What it has read
 must be what the same request gives without a kill at temperature 0, in events whose numbers have no gap. With several
-generations under way (``--generations 8``) batches differ after a kill, and with them the last bits of a model's numbers:
-a response that the model does not repeat fails, which counts as wrong here.
+generations under way (``--generations 8``) batches differ after a kill, and with them the last bits of a model's
+numbers: a response that the model does not repeat fails, which counts as wrong here.
 """
 
 from __future__ import annotations
