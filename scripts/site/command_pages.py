@@ -26,6 +26,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def page() -> Iterator[str]:
     """Yield the lines of the page."""
+    from torchserve_py.apis.workflows import torch_workflow_archiver
+    from torchserve_py.archives.archiver import torch_model_archiver
     from torchserve_py.base.settings.flags import flags_parser
     from torchserve_py.plugins import plugins
 
@@ -34,6 +36,8 @@ def page() -> Iterator[str]:
     yield "What `--help` prints. `torchserve` is another name of `torchserve-py`.\n"
     for parser in (flags_parser(), *(importlib.import_module(module).parser() for _, module in modules)):
         yield from _command(parser)
+    for archiver in (torch_model_archiver, torch_workflow_archiver):
+        yield from _command(archiver.command_parser())
 
 
 def _command(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -51,6 +51,8 @@ SERIES_WITHOUT: Final = {
         _BOARD,
     ),
     "ts_key_refusals_total": _LIMIT,
+    "ts_sequences_moved_total": _MEASURE,
+    "ts_sequence_moves_refused_total": "what is lost with its worker raises SequencesLost",
     "ts_sequences_forgotten_total": "the log warns of it; only very late copies of first steps are concerned",
     "ts_model_misses_total": "requests that wait for a load; those that cannot raise ModelsDoNotFit",
 }
@@ -67,9 +69,7 @@ def expressions() -> str:
 
 
 def documented_causes() -> list[str]:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    return re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
 
 
 def documented_series() -> set[str]:

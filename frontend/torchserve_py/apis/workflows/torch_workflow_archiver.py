@@ -64,8 +64,8 @@ def _check_spec(options: PackOptions) -> None:
         )
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
-    """Read the command line, by default that of this process; print what is wrong and exit with status 2."""
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="torch-workflow-archiver",
         description="Pack the specification of a workflow and its functions into an archive that the server loads.",
@@ -85,6 +85,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
         help="where the archive is written (default: the current folder); made if missing",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite an archive that exists")
+    return parser
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
+    """Read the command line, by default that of this process; print what is wrong and exit with status 2."""
+    parser = command_parser()
     shell_completion.offer(parser)
     return PackOptions(**vars(parser.parse_args(arguments)))
 

@@ -20,8 +20,8 @@ tgz:        <model-name>.tar.gz
 no-archive: the folder <model-name>"""
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
-    """Read the command line, `sys.argv` when None. Bad usage prints what is wrong and exits with status 2."""
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="torch-model-archiver",
         description="Pack a model and its handler into an archive that the model server loads.",
@@ -54,6 +54,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
     add("-f", "--force", action="store_true", help="overwrite an archive that exists")
     add("-r", "--requirements-file", help="requirements.txt with the Python packages that the model needs")
     add("-c", "--config-file", help="model-config.yaml with the model's settings, such as batchSize")
+    return parser
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
+    """Read the command line, `sys.argv` when None. Bad usage prints what is wrong and exits with status 2."""
+    parser = command_parser()
     shell_completion.offer(parser)
     options = PackOptions(**vars(parser.parse_args(arguments)))
     if options.handler is None and not options.extra_files:
