@@ -1,4 +1,4 @@
-"""The pages stay readable: few of them, and short sentences. Code and tables are not counted."""
+"""The pages stay readable: few of them, few words, and short sentences. Code and tables have no sentences."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST_PAGES = 45
+MOST_WORDS = 55_000
 MOST_WORDS_OF_A_SENTENCE = 35
 MEAN_WORDS_OF_A_SENTENCE = 15
 
@@ -44,6 +45,19 @@ def test_the_sentences_of_all_pages_are_short() -> None:
 
 def test_there_are_few_pages() -> None:
     assert len(list((ROOT / "docs").rglob("*.md"))) <= MOST_PAGES, "merge pages, or cut one"
+
+
+def words(text: str) -> int:
+    """Return the number of words of a page, those of its code and tables included; bars and fences are none."""
+    return sum(re.search(r"\w", each) is not None for each in text.split())
+
+
+def test_there_are_few_words() -> None:
+    assert sum(words(page.read_text()) for page in pages()) <= MOST_WORDS, "cut what another place says"
+
+
+def test_what_counts_as_a_word() -> None:
+    assert words("| one | 2 |\n|---|---|\n\n```\n$ three --four\n```\n") == 4
 
 
 def test_what_counts_as_a_sentence() -> None:
