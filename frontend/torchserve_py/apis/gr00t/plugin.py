@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _listeners() -> Iterable[ListenerOffer]:
-    from torchserve_py.apis.gr00t.gr00t_settings import start_gr00t
+    from torchserve_py.apis.gr00t.gr00t_start import start_gr00t
 
     return [start_gr00t]
 
