@@ -56,6 +56,7 @@ LISTENERS = {
         ("/v1/responses/{response_id}", "delete"): ("openai_delete_response", {"200", "default"}),
         ("/v1/responses/{response_id}/input_items", "get"): ("openai_list_input_items", {"200", "default"}),
         ("/v1/responses/{response_id}/cancel", "post"): ("openai_cancel_response", {"200", "default"}),
+        ("/v1/responses/compact", "post"): ("openai_compact_response", {"200", "default"}),
         ("/v1/responses/input_tokens", "post"): ("openai_count_input_tokens", {"200", "default"}),
         ("/v1/conversations", "post"): ("openai_create_conversation", {"200", "default"}),
         ("/v1/conversations/{conversation_id}", "get"): ("openai_get_conversation", {"200", "default"}),
