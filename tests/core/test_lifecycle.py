@@ -10,7 +10,7 @@ import pytest
 import requests
 from tests.e2e import orders
 from tests.e2e.gate import Gate
-from tests.e2e.recorder import ended, recorder
+from tests.e2e.recorder import ended, recorder, wait_until_ended
 from tests.e2e.running_server import COMMAND, RunningServer, eventually, model_folder
 
 SEQUENCES = "maxNumSequence: 10\nmaxSequenceJobQueueSize: 5\nmaxBatchDelay: 0\n"
@@ -150,7 +150,7 @@ def test_scaling_down_loses_sequences_whose_state_is_not_where_it_can_move_from(
     gate.open()
     assert running.result().text == "a,wait gate"
     assert waiting.result().text == "a,wait gate,b"
-    eventually(lambda: ended(stateful).get("new", [""])[-1] == "worker_lost", "the handler hears of the loss")
+    wait_until_ended(stateful, "new", "worker_lost")
     lost = server.predict("stateful", "c", sequence="new")
     assert (lost.status_code, lost.headers["ts-error-cause"]) == (410, "sequence_lost")
     assert server.predict("stateful", "b", sequence="old").text == "a,b"

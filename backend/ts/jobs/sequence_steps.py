@@ -36,6 +36,10 @@ class Steps(Protocol):
     def add_state(self, sequence_id: str, piece: Buffer) -> None:
         """Take a piece of a sequence that another worker gives."""
 
+    def forget_arriving(self, sequence_id: str) -> bool:
+        """Drop what has come of a sequence that is not taken after all; return whether it is one of these."""
+        ...
+
     def begin(
         self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = ...
     ) -> tuple[list[Row], list[ResultRow]]:

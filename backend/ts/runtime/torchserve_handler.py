@@ -229,8 +229,9 @@ class TorchServeHandler:
     def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
         """Call the handler's ``on_sequence_end``, if it has one, and log its exceptions; end the sequences' steps."""
         ended = list(ended)
-        if self._service.steps is not None:
-            self._service.steps.wait_for_commit()  # the hook must not see states that will be rolled back
+        if (steps := self._service.steps) is not None:
+            steps.wait_for_commit()  # the hook must not see states that will be rolled back
+            ended = [each for each in ended if not steps.forget_arriving(each.sequence_id)]
         hook = self._service.on_sequence_end
         if hook is not None:
             for each in ended:
@@ -239,8 +240,8 @@ class TorchServeHandler:
                 except Exception as error:
                     device_loss.note_loss(error)
                     logger.exception("on_sequence_end(%r, %r) failed", each.sequence_id, each.reason)
-        if self._service.steps is not None:
-            self._service.steps.end(ended)
+        if steps is not None:
+            steps.end(ended)
 
     def add_state(self, sequence_id: str, piece: Buffer) -> None:
         """Take a piece of a sequence that another worker gives."""

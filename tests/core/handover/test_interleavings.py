@@ -35,6 +35,7 @@ class CountingWorker:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.counts: dict[str, int] = {}
         self.arriving: dict[str, bytes] = {}
+        self.told: list[str] = []  # the sequences of whose end it was told
         self.relays: dict[str, Callable[[bytes], None]] = {}
         self.to_do: deque[Callable[[], None]] = deque()
 
@@ -48,6 +49,7 @@ class CountingWorker:
     def cancel(self, job_ids: Sequence[str]) -> None: ...
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
+        self.told.append(sequence_id)
         self.to_do.append(lambda: self.drop(sequence_id))
 
     def send_state(self, sequence_id: str, piece: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.handover.test_interleavings import World
 
-from torchserve_py.core.handover.move import MOVE_TRANSITIONS, is_at_taker
+from torchserve_py.core.handover.move import MOVE_TRANSITIONS
 
 
 def played(play: Callable[[World], Coroutine[Any, Any, None]]) -> None:
@@ -105,5 +105,15 @@ def test_a_move_can_always_end(state: Any) -> None:
     assert "stayed" in ends
 
 
-def test_the_taker_has_something_only_on_the_way() -> None:
-    assert [state for state, _ in MOVE_TRANSITIONS if is_at_taker(state)] == ["asked"] * 3 + ["offered"] * 3
+@pytest.mark.parametrize("refuses", ["w1", "w2"])
+def test_a_worker_is_not_told_of_the_end_of_a_sequence_that_it_never_had(refuses: str) -> None:
+    async def play(world: World) -> None:
+        if refuses == "w2":
+            work(world, "w1")
+            await turns()
+        world.refuses["s"] = True
+        await world.settle()
+        assert world.workers["w2"].told == []
+        assert await count(world) == 2
+
+    played(play)

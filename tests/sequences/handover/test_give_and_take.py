@@ -175,3 +175,20 @@ def test_a_running_step_keeps_its_sequence(worker_of: Make) -> None:
     one = worker_of(COUNTING)
     one.runtime.begin_rows([row("a", b"x", headers=[("ts_request_sequence_id", "s")])])
     assert give(one, "s") == (["failed", "a step of it runs"], [])
+
+
+def test_the_handler_hears_nothing_of_a_sequence_that_it_did_not_get(
+    worker_of: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = """
+    def on_sequence_end(self, sequence_id, reason):
+        print(sequence_id, reason)
+"""
+    one, other = worker_of(COUNTING), worker_of(COUNTING + hook)
+    answered(one, step("a", "s", "x"))
+    answered(other, step("b", "t", "x"))
+    for piece in give(one, "s")[1]:
+        other.service.steps.add_state("s", piece)
+    close(other, s="suspended", t="ended")
+    assert capsys.readouterr().out == "t ended\n"
+    assert move(one, other, "s") == []

@@ -113,7 +113,7 @@ class Handover:
     def take(self, sequence_id: str, size: int, version: str = "") -> list[Any]:
         """Have a sequence of which all pieces have come, with so many bytes; it may come from another ``version``.
 
-        Return an empty list, or why it is not taken: a reason and a text.
+        Return an empty list, or why it is not taken, of which nothing is kept then: a reason and a text.
         """
         encoded = b"".join(self._arriving.pop(sequence_id, ()))
         if len(encoded) != size:
@@ -132,6 +132,8 @@ class Handover:
         behind = _LENGTH.size + _LENGTH.unpack_from(encoded)[0]
         known = msgpack.unpackb(encoded[_LENGTH.size : behind], unicode_errors="surrogatepass")
         fields, answers, has_state, is_lost = known
+        record = None if fields is None else _record_of(fields)
+        kept_answers = {number: KeptFields(*kept) for number, kept in answers}
         cache = self._cache
         if has_state:
             value = cache.encoding.decode(encoded[behind:])
@@ -143,10 +145,10 @@ class Handover:
             cache.is_used = True
         if is_lost:
             cache.note_lost(sequence_id)
-        if fields is not None:
-            self._sequences.records[sequence_id] = _record_of(fields)
-        if answers:
-            self._sequences.answers[sequence_id] = {number: KeptFields(*kept) for number, kept in answers}
+        if record is not None:
+            self._sequences.records[sequence_id] = record
+        if kept_answers:
+            self._sequences.answers[sequence_id] = kept_answers
 
     def _migrated(self, state: Any, version: str) -> Any:
         """Return this version's state for that of another one, which is whole.
@@ -163,10 +165,9 @@ class Handover:
         with limited_to(_MIGRATION_LIMIT):
             return checked(migrate(state, version, []) if takes_entries(migrate) else migrate(state, version))
 
-    def forget(self, sequence_id: str) -> None:
-        """Drop what has come of a sequence that is not taken after all."""
-        if self._arriving:
-            self._arriving.pop(sequence_id, None)
+    def forget(self, sequence_id: str) -> bool:
+        """Drop what has come of a sequence that is not taken after all; return whether there was something."""
+        return self._arriving.pop(sequence_id, None) is not None
 
 
 def _drop(message: list[Any]) -> None:

@@ -465,7 +465,10 @@ class Steps:
             self._earlier.pop(sequence_id, None)
             self._cache.forget_aside(sequence_id)
             self._cache.drop(sequence_id)
-            self._handover.forget(sequence_id)
+
+    def forget_arriving(self, sequence_id: str) -> bool:
+        """Drop what has come of a sequence that is not taken after all; return whether it is one of these."""
+        return self._handover.forget(sequence_id)
 
     def hand_over(self, send: Callable[[list[Any]], None], most: int) -> Mapping[str, Callable[..., Any]]:
         """Return what answers the server's questions to give and to take sequences, by their kind.

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from torchserve_py.base.causes import CloseReason
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
-from torchserve_py.core.handover.move import MOVE_TRANSITIONS, OVER, WAITING, MoveEvent, MoveState, is_at_taker
+from torchserve_py.core.handover.move import ASKED, MOVE_TRANSITIONS, OVER, MoveEvent, MoveState
 from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.effects import Effects
 from torchserve_py.core.scheduling.job import STREAMING
@@ -77,11 +77,16 @@ class Vacated:
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """A sequence on its way, see `move`."""
+    """A sequence on its way, see `move`.
+
+    Attributes:
+        is_at_taker: Whether the taker may have something of the sequence.
+    """
 
     giver: Worker
     taker: Worker
-    state: MoveState = WAITING
+    state: MoveState = ASKED
+    is_at_taker: bool = False
 
     def advance(self, event: MoveEvent) -> None:
         """Go on with an event."""
@@ -144,7 +149,7 @@ class Handover:
 
     def closed(self, sequence_id: str) -> None:
         """A sequence is over: if it was moving, the taker drops it before it gets a step of another one of this id."""
-        if (move := self.moves.get(sequence_id)) is not None and is_at_taker(move.state):
+        if (move := self.moves.get(sequence_id)) is not None and (move.state, "closed") in MOVE_TRANSITIONS:
             self._end(move, sequence_id, "closed")
 
     async def _drain(
@@ -215,7 +220,6 @@ class Handover:
         """Move a sequence that rests; return why it does not, None if it has moved."""
         self.moves[sequence.id] = move
         try:
-            move.advance("rests")
             if not sequence.has_state:  # none of its steps has run
                 move.advance("given")
                 return self._arrive(sequence, move, to)
@@ -231,8 +235,9 @@ class Handover:
             if move.state is OVER:
                 return _IS_OVER
             if taken != []:
-                self._end(move, sequence.id, "declined")
                 refusal = _refusal_in(taken, _UNTAKEN)
+                move.is_at_taker = refusal is _UNTAKEN  # else it has said that it has nothing
+                self._end(move, sequence.id, "declined")
                 if to is not None and refusal is not _UNTAKEN:
                     to.handover.migrated(NOT_MIGRATED)
                 return refusal
@@ -254,6 +259,7 @@ class Handover:
     @staticmethod
     def _relay(sequence_id: str, move: Move, piece: bytes) -> None:
         if move.state is not OVER:
+            move.is_at_taker = True
             move.taker.send_state(sequence_id, piece)
 
     def _arrive(self, sequence: sequences.Sequence, move: Move, to: OtherVersion | None) -> Refusal | None:
@@ -299,7 +305,7 @@ class Handover:
 
     def _end(self, move: Move, sequence_id: str, event: MoveEvent) -> None:
         """End a move otherwise than by success: the taker drops what it may have of the sequence."""
-        if is_at_taker(move.state):
+        if move.is_at_taker:
             _drop(move.taker, sequence_id)
         move.advance(event)
 

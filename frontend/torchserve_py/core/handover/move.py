@@ -1,11 +1,10 @@
 """The life of one move of a sequence from the worker that has its state, the giver, to another one, the taker.
 
-WAITING ─ rests ▶ ASKED ─ given ▶ OFFERED ─ taken ▶ MOVED
-   │                │ refused         │ declined
-   └── gives_up ────┴─────────────────┴─────────────▶ STAYED
-any of the first three ─ closed ▶ OVER
+ASKED ─ given ▶ OFFERED ─ taken ▶ MOVED
+  │ refused        │ declined
+  └────────────────┴─────────────▶ STAYED
+ASKED, OFFERED ─ closed ▶ OVER
 
-WAITING  a step of it runs at the giver; no further one is sent
 ASKED    the giver was asked for the state, which goes to the taker piece by piece
 OFFERED  the taker was asked to have it
 MOVED    the taker has it, and its steps run there; the giver is told to drop it
@@ -13,8 +12,8 @@ STAYED   the giver has it, and its steps run there
 OVER     the sequence has ended, perhaps because the giver is lost
 
 A state that counts is in one place, the giver until the move is MOVED. What the taker has of a move that comes to
-another end is dropped before anything else is sent to it: `is_at_taker`. Without its giver a sequence is over, whatever
-the taker has; without its taker it stays.
+another end is dropped before anything else is sent to it. Without its giver a sequence is over, whatever the taker has;
+without its taker it stays.
 """
 
 from enum import StrEnum
@@ -26,7 +25,6 @@ from torchserve_py.core.scheduling.transitions import Transitions
 class MoveState(StrEnum):
     """Where a move is."""
 
-    WAITING = "waiting"
     ASKED = "asked"
     OFFERED = "offered"
     MOVED = "moved"
@@ -34,14 +32,11 @@ class MoveState(StrEnum):
     OVER = "over"
 
 
-WAITING, ASKED, OFFERED, MOVED, STAYED, OVER = MoveState
+ASKED, OFFERED, MOVED, STAYED, OVER = MoveState
 
-MoveEvent: TypeAlias = Literal["rests", "gives_up", "given", "refused", "taken", "declined", "closed"]
+MoveEvent: TypeAlias = Literal["given", "refused", "taken", "declined", "closed"]
 MOVE_TRANSITIONS: Final = Transitions[MoveState, MoveEvent](
     {
-        (WAITING, "rests"): ASKED,
-        (WAITING, "gives_up"): STAYED,
-        (WAITING, "closed"): OVER,
         (ASKED, "given"): OFFERED,
         (ASKED, "refused"): STAYED,
         (ASKED, "closed"): OVER,
@@ -50,8 +45,3 @@ MOVE_TRANSITIONS: Final = Transitions[MoveState, MoveEvent](
         (OFFERED, "closed"): OVER,
     }
 )
-
-
-def is_at_taker(state: MoveState) -> bool:
-    """Whether the taker may have something of a sequence that is not its own."""
-    return state in (ASKED, OFFERED)
