@@ -9,21 +9,15 @@ clients of GR00T N1 and N1.5, the observation itself, whose answer is the action
 
 import io
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgpack
 import numpy as np
 from numpy.lib import format as npy
 
-from ts.apis.openpi.openpi_rows import DTYPE, why_unreadable
+from ts.apis.openpi.policy_msgpack import array_of, check_observation, dtype_of, packed, plain_array, read_body
 from ts.context import Context
-from ts.handler_utils.client_arrays import client_array
-from ts.handler_utils.shapes import shown
-from ts.jobs.errors import HandlerFailed, RowFailure
 from ts.jobs.row import Row, RowReader
-from ts.protocol.backed_msgpack import unpack
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 
@@ -49,14 +43,10 @@ def row_reader(context: Context, declared: Mapping[str, Any], envelope: str | No
 
 def read_gr00t_row(wire_row: InferRow) -> Row:
     """Return the row as the handler sees it. Raises Failure: the body is no observation."""
-    try:
-        data = unpack(wire_row.body, object_hook=_value_of)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RowFailure(400, f"No observation of GR00T: {why_unreadable(error)}") from error
+    data = read_body(wire_row.body, "GR00T", _value_of)
     has_options = isinstance(data, dict) and _OBSERVATION in data and data.keys() <= {_OBSERVATION, _OPTIONS}
     observation = data[_OBSERVATION] if has_options else data
-    if not isinstance(observation, dict):
-        raise RowFailure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
+    check_observation(observation)
     fields = {"body": observation}
     if has_options and data.get(_OPTIONS) is not None:
         fields[_OPTIONS] = data[_OPTIONS]
@@ -76,53 +66,28 @@ def _value_of(given: dict[Any, Any]) -> Any:
     if head is None:
         raise ValueError("an array is a file of numpy's, version 1.0, of numbers, truth values, dates or texts")
     name, order, sizes = (each.decode() for each in head.groups())
-    if not DTYPE.fullmatch(name):
-        raise ValueError(f"arrays of {name!a} are not taken: numbers, truth values, dates and texts are, objects never")
-    dtype, data = np.dtype(name), memoryview(file)[head.end() :]
+    dtype, data = dtype_of(name), memoryview(file)[head.end() :]
     shape, is_transposed = [int(size) for size in sizes.split(",") if size.strip()], order == "True"
-    array = client_array(data, dtype, shape[::-1] if is_transposed else shape)
-    if array.nbytes != len(data):
-        raise ValueError(f"an array of {dtype} with the shape {shown(array.shape)} has not {len(data)} bytes")
+    array = array_of(data, dtype, shape[::-1] if is_transposed else shape)
     return array.T if is_transposed else array
 
 
 def _encode_with_info(row: Row, value: Any, more: bool) -> Buffer:
     """Return the body for a result with its info: a pair if the handler returns one, else the actions and no info."""
     pair = isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, dict) for each in value)
-    return _packed(row, value[0] if pair else value, [*value] if pair else [value, {}])
+    return packed(row, value[0] if pair else value, [*value] if pair else [value, {}], _plain)
 
 
 def _encode(row: Row, value: Any, more: bool) -> Buffer:
     """Return the body for a result, which is the actions."""
-    return _packed(row, value, value)
-
-
-def _packed(row: Row, actions: Any, answer: Any) -> Buffer:
-    """Return an answer in msgpack. Raises Failure: the handler chose an error's status, or msgpack cannot write it."""
-    status = row.get_response_status_code()
-    if status is not None and status >= 400:
-        raise RowFailure(status, actions if isinstance(actions, str) else str(actions))
-    if not isinstance(actions, dict):
-        raise HandlerFailed(f"A policy answers with a dict, and this one has returned a {type(actions).__name__}.")
-    try:
-        return bytes(msgpack.packb(answer, default=_plain))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise HandlerFailed(f"The answer of the policy cannot be written: {error}") from error
+    return packed(row, value, value, _plain)
 
 
 def _plain(value: Any) -> Any:
     """Return what stands for an array, a tensor or a number of numpy's. Raises TypeError: nothing stands for it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        from ts.jobs.device_copies import to_numpy
-
-        value = to_numpy(value)
+    value = plain_array(value)
     if isinstance(value, np.generic):
         return value.item()
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"no form for a value of type {type(value).__name__}")
-    if not DTYPE.fullmatch(value.dtype.str):
-        raise TypeError(f"no form for arrays of {value.dtype}")
     file = io.BytesIO()
     npy.write_array(file, value, version=_VERSION, allow_pickle=False)
     return {_CLASS: True, _FILE: file.getvalue()}

@@ -10,17 +10,17 @@ key that made it, and the sequence: so any server that shares the store can answ
 (`ts.apis.openai.responses_rows`); a handler sees chat completions.
 """
 
-import hashlib
 import json
-import secrets
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from torchserve_py.apis.live.session_endpoints import SUBPROTOCOL, offered_by
+from torchserve_py.apis.openai import owned_ids
 from torchserve_py.apis.openai.background_runs import BackgroundResponse, BackgroundRuns, StepRefused
 from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIEndpoints
+from torchserve_py.apis.openai.owned_ids import CONVERSATION, RESPONSE
 from torchserve_py.apis.openai.responses_dialect import DIALECT, PREVIOUS, bad_field, no_previous
 from torchserve_py.apis.openai.responses_socket import ResponsesSocket
 from torchserve_py.apis.openai.sequence_turns import SequenceTurns
@@ -43,10 +43,6 @@ from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, Re
 from ts.protocol.media_types import JSON
 from ts.protocol.messages import REQUEST_ID
 
-_RESPONSE: Final = "resp_"
-_CONVERSATION: Final = "conv_"
-#: Hexadecimal digits of an id: of the model, of the client's key, of the sequence with these, and of what is in it.
-_OF_MODEL, _OF_KEY, _OF_SEQUENCE, _OF_PART = 8, 8, 32, 16
 #: The header by which OpenAI's clients name a request that they may send again.
 _IDEMPOTENCY: Final = "Idempotency-Key"
 _REFERENCE: Final = "item_reference"
@@ -165,17 +161,17 @@ class ResponsesEndpoints(OpenAIEndpoints):
             raise _wrong("A response continues either previous_response_id or conversation.", PREVIOUS)
         name = members["model"]
         if conversation is not None:
-            model, sequence = self._of_id(request, conversation, _CONVERSATION, "conversation", name)
-            call = replace(call, id=conversation, in_conversation=True, item=_response_id(sequence))
+            model, sequence = self._of_id(request, conversation, CONVERSATION, "conversation", name)
+            call = replace(call, id=conversation, in_conversation=True, item=owned_ids.new_response(sequence))
             return self._submit_response(request, body, model, sequence, call)
         if previous is not None and not call.history:
-            model, sequence = self._of_id(request, previous, _RESPONSE, PREVIOUS, name)
-            new = _response_id(sequence)
+            model, sequence = self._of_id(request, previous, RESPONSE, PREVIOUS, name)
+            new = owned_ids.new_response(sequence)
             call = replace(call, id=new, previous=previous, item=new)
             return self._in_turn(request, body, model, sequence, call)
         model = self.named(name if isinstance(name, str) else "")
         sequence = self._new_sequence(request, model)
-        new = _response_id(sequence)
+        new = owned_ids.new_response(sequence)
         call = replace(call, id=new, previous=previous, item=new, is_new=True)
         return self._submit_response(request, body, model, sequence, call)
 
@@ -221,7 +217,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
     ) -> TurnCall:
         """Let a response begin a sequence of its own, with what leads to it."""
         own = self._new_sequence(request, model, sequence)
-        new = _response_id(own)
+        new = owned_ids.new_response(own)
         forked = replace(call, id=new, item=new, is_new=True, history=len(history))
         return self._submit_response(request, history + body, model, own, forked)
 
@@ -285,8 +281,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
             return await self._created(request, body, call)  # the worker returns what is wrong with it
         by_sequence: dict[str, list[int]] = {}
         for place in places:
-            digits = str(given[place].get("id")).rpartition("_")[2]
-            by_sequence.setdefault(digits[:_OF_SEQUENCE], []).append(place)
+            by_sequence.setdefault(owned_ids.sequence_of_item(given[place].get("id")), []).append(place)
         for sequence, its in by_sequence.items():
             found = await self._items(request, sequence, [str(given[place].get("id")) for place in its])
             for place, item in zip(its, found, strict=True):
@@ -351,7 +346,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         model = self.named(name if isinstance(name, str) else "")
         self._check_keeps(model, "model")
         sequence = self._new_sequence(request, model)
-        call = ResponsesCall("create_conversation", f"{_CONVERSATION}{sequence}", is_new=True)
+        call = ResponsesCall("create_conversation", f"{CONVERSATION}{sequence}", is_new=True)
         return self._submit_call(request, body, model, sequence, call)
 
     # What is about something that is there
@@ -367,9 +362,9 @@ class ResponsesEndpoints(OpenAIEndpoints):
         """Return the model and the sequence of what a path names. Raises EndpointError: it is not there."""
         response_id = values.get("response_id")
         if response_id is not None:
-            name, kind, what = response_id, _RESPONSE, "Response"
+            name, kind, what = response_id, RESPONSE, "Response"
         else:
-            name, kind, what = values["conversation_id"], _CONVERSATION, "Conversation"
+            name, kind, what = values["conversation_id"], CONVERSATION, "Conversation"
         found = self._find(request, name, kind)
         if found is None:
             raise EndpointError(Failure(404, "NotFound", f"{what} with id {name!r} not found.", "not_found"))
@@ -379,38 +374,36 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
     def _find(self, request: Request, name: Any, kind: str) -> tuple[ServedModel, str] | None:
         """Return the model and the sequence that an id is of; None if it is none that the request's key has made."""
-        if not isinstance(name, str) or not name.startswith(kind):
-            return None
-        digits = name.removeprefix(kind)
-        length = _OF_SEQUENCE + (_OF_PART if kind == _RESPONSE else 0)
-        if len(digits) != length or not set(digits) <= set("0123456789abcdef"):
-            return None
-        model = self._model_of(request, digits)
-        return None if model is None else (model, digits[:_OF_SEQUENCE])
+        sequence = owned_ids.sequence_of(name, kind)
+        model = None if sequence is None else self._model_of(request, sequence)
+        return None if sequence is None or model is None else (model, sequence)
 
-    def _model_of(self, request: Request, digits: str) -> ServedModel | None:
-        """Return the model of an id with these digits; None if it is of no model here, or of another key."""
+    def _model_of(self, request: Request, sequence: str) -> ServedModel | None:
+        """Return the model of a sequence; None if it is of no model here, or of another key.
+
+        Raises EndpointError: the key is not for the model.
+        """
         for model in self.models.get().values():
-            if digits.startswith(_digest(model)) and digits[_OF_MODEL:].startswith(self._key(request, model)):
-                return model
+            if owned_ids.is_of_model(sequence, model):
+                account = self.context.account(request, model.name)
+                if owned_ids.is_of_key(sequence, account):
+                    return model
         return None
 
-    def _key(self, request: Request, model: ServedModel) -> str:
-        """Return the digits of the client's key. Raises EndpointError: it is not for the model."""
-        account = self.context.account(request, model.name)
-        return _hash("" if account is None else account.name)[:_OF_KEY]
-
     def _new_sequence(self, request: Request, model: ServedModel, *parts: str) -> str:
-        """Return a new sequence; the same for a request that is sent again, if it has a name."""
-        begin, name = _digest(model) + self._key(request, model), _name_of(request)
-        rest = _OF_SEQUENCE - len(begin)
-        return begin + (secrets.token_hex(rest // 2) if name is None else _hash(begin, name, *parts)[:rest])
+        """Return a new sequence; the same for a request that is sent again, if it has a name.
+
+        Raises EndpointError: the key is not for the model.
+        """
+        name = _name_of(request)
+        account = self.context.account(request, model.name)
+        return owned_ids.new_sequence(model, account, () if name is None else (name, *parts))
 
     def _of_id(self, request: Request, name: Any, kind: str, param: str, model_name: Any) -> tuple[ServedModel, str]:
         """Return the model and the sequence of what a new response continues. Raises EndpointError: there is none."""
         found = self._find(request, name, kind)
         if found is None:
-            if kind == _RESPONSE:
+            if kind == RESPONSE:
                 raise EndpointError(no_previous(name))
             raise EndpointError(Failure(404, "NotFound", f"Conversation with id {name!r} not found.", "not_found"))
         model, sequence = found
@@ -481,18 +474,6 @@ def _claim_of(request: Request, sequence: str, *, is_new: bool) -> StepClaim:
     if is_new and name is not None:
         return StepClaim(name, "1", f"{SEQUENCE_PREFIX}{sequence}")
     return claim._replace(request_id=name)
-
-
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _digest(model: ServedModel) -> str:
-    return hashlib.sha256(model.name.encode()).hexdigest()[:_OF_MODEL]
-
-
-def _response_id(sequence: str) -> str:
-    return f"{_RESPONSE}{sequence}{secrets.token_hex(_OF_PART // 2)}"
 
 
 def _member(body: bytes, name: str) -> Any:

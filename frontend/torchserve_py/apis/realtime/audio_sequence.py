@@ -12,7 +12,8 @@ from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
 from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.realtime.session_config import AudioFormat
 from torchserve_py.base.causes import Cause
-from torchserve_py.endpoints.failures import Failure
+from torchserve_py.core.jobs.parts import Part
+from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.net.running_time import running_time
 
 APPEND: Final = "append"
@@ -51,7 +52,7 @@ class AudioSequence:
     def submit(
         self, kind: str, audio: bytes, audio_format: AudioFormat, hints: Mapping[str, Any], send: SendPart
     ) -> StepCall:
-        """Submit a step; `answered` must be called once it has its answer."""
+        """Submit a step; `relay` its answer, or call `answered` once it has one."""
         headers = (
             ("realtime_event", kind),
             ("realtime_encoding", audio_format.encoding),
@@ -71,6 +72,17 @@ class AudioSequence:
         self._running += 1
         return step
 
+    async def relay(self, step: StepCall) -> Failure | None:
+        """Pass the answer to a step on, and note its end; return why there is none, if so."""
+        failure: Failure | None = None
+        try:
+            await step.relay(await step.next_usable())
+        except EndpointError as error:
+            failure = error.failure
+            step.cancel()  # the handler may have answered with an error status, and go on
+        self.answered(step, failure)
+        return failure
+
     def answered(self, step: StepCall, failure: Failure | None) -> None:
         """Note the end of a step, with which the sequence may be over.
 
@@ -87,3 +99,7 @@ class AudioSequence:
     def leave(self) -> None:
         """Let the sequence end, because its session ends."""
         self._template.serving.release_sequence(self._template.model, self.id)
+
+
+async def drop_answer(part: Part) -> None:
+    """Take no notice of an answer: what a step without words passes it on to."""

@@ -18,7 +18,7 @@ from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
 from torchserve_py.apis.live.session_ends import BROKEN, GOING, SessionOver, check_server_stays
 from torchserve_py.apis.live.socket_session import SocketSession
 from torchserve_py.apis.openai.background_runs import StepRefused
-from torchserve_py.apis.realtime.audio_sequence import APPEND, LOSSES, AudioSequence
+from torchserve_py.apis.realtime.audio_sequence import APPEND, LOSSES, AudioSequence, drop_answer
 from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
 from torchserve_py.apis.realtime.conversation_config import ConversationConfig, ResponseRequest, read_response
 from torchserve_py.apis.realtime.conversation_events import ConversationEvents
@@ -33,7 +33,6 @@ from torchserve_py.apis.realtime.transcriber import Transcriber
 from torchserve_py.apis.realtime.turn_detection import SpeechStarted, TurnDetector
 from torchserve_py.apis.realtime.turn_taking import Deed, Happening, TurnTaking
 from torchserve_py.apis.realtime.utterance import Utterance
-from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import INTERNAL, UNAVAILABLE, EndpointError, Failure
 from torchserve_py.net.http1.errors import ReaderStalled
 from torchserve_py.net.websocket import Message, WebSocket
@@ -257,7 +256,7 @@ class ConversationSession(SocketSession):
     def _detect(self, audio: bytes) -> StepCall:
         assert self._hearing is not None, "the settings have turn detection only with a model for it"
         self._hearing.renew()
-        return self._hearing.submit(APPEND, audio, self._config.format, {}, _drop)
+        return self._hearing.submit(APPEND, audio, self._config.format, {}, drop_answer)
 
     async def _hear(self, step: StepCall, audio: bytes, event_id: str | None) -> None:
         """Do what follows from the answer of the model that detects speech."""
@@ -517,7 +516,3 @@ class ConversationSession(SocketSession):
         "response.create": _create_response,
         "response.cancel": _cancel,
     }
-
-
-async def _drop(part: Part) -> None:
-    """Take no notice of an answer."""

@@ -14,16 +14,19 @@ from torchserve_py.apis.live.live_steps import StepTemplate
 from torchserve_py.apis.live.session_endpoints import SUBPROTOCOL, SessionEndpoints, first_known
 from torchserve_py.apis.live.session_ends import REPLACED
 from torchserve_py.apis.live.socket_session import SocketSession
+from torchserve_py.apis.openai import owned_ids
 from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRefused
 from torchserve_py.apis.openai.openai_endpoints import DIALECT
+from torchserve_py.apis.openai.owned_ids import CONVERSATION
 from torchserve_py.apis.realtime.client_events import BadEvent
 from torchserve_py.apis.realtime.conversation_items import Item
-from torchserve_py.apis.realtime.conversation_names import PREFIX, is_own, new_id
 from torchserve_py.apis.realtime.conversation_session import ConversationSession
 from torchserve_py.apis.realtime.kept_conversation import KeptConversation
 from torchserve_py.apis.realtime.realtime_keys import transcribes
 from torchserve_py.apis.realtime.realtime_pipeline import Pipeline, converses, conversing_model, pipeline_of
 from torchserve_py.apis.realtime.realtime_session import RealtimeSession
+from torchserve_py.core.jobs.job_observer import Account
+from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure, bad_request
 from torchserve_py.endpoints.responses import AlreadySent
 from torchserve_py.endpoints.routing import PathValues, Route
@@ -94,19 +97,16 @@ class RealtimeEndpoints(SessionEndpoints):
     ) -> AlreadySent:
         model, account = pipeline.chat, self.context.account(request, pipeline.chat.name)
         wanted, log, items = request.parameter("conversation_id"), None, list[Item]()
-        conversation_id = wanted or new_id(model, account)
-
-        def steps() -> BackgroundResponse:
-            digits = conversation_id.removeprefix(PREFIX)
-            return BackgroundResponse(conversation_id, digits, model, self.serving, self._headers, account)
-
+        sequence = owned_ids.sequence_of(wanted, CONVERSATION) if wanted else owned_ids.new_sequence(model, account)
+        if sequence is None or (wanted and not self._is_kept(sequence, model, account)):
+            raise _no_conversation(str(wanted))
+        conversation_id = f"{CONVERSATION}{sequence}"
+        steps = partial(BackgroundResponse, conversation_id, sequence, model, self.serving, self._headers, account)
         if wanted:
-            if not model.is_stateful or not is_own(wanted, model, account):
-                raise _no_conversation(wanted)
-            if request.upgrades:
-                self._close_sessions_of(wanted)
             try:
                 log, items = await KeptConversation.resumed(steps())
+                if request.upgrades and self._close_sessions_of(wanted):
+                    log, items = await KeptConversation.resumed(steps())  # they may have kept items meanwhile
             except StepRefused as refusal:
                 if refusal.status < _SERVERS_FAULT:
                     raise _no_conversation(wanted) from refusal
@@ -120,11 +120,18 @@ class RealtimeEndpoints(SessionEndpoints):
 
         return await self.serve_several(request, pipeline.models, make, headers)
 
-    def _close_sessions_of(self, conversation_id: str) -> None:
-        """Close the session that has a conversation, since another connection resumes it."""
-        for session in self.open_sessions:
-            if session.sequence_id == conversation_id:
-                session.close_with(*REPLACED)
+    @staticmethod
+    def _is_kept(sequence: str, model: ServedModel, account: Account | None) -> bool:
+        """Return whether a sequence may be a conversation with this model, of the client with this key."""
+        is_own = owned_ids.is_of_model(sequence, model) and owned_ids.is_of_key(sequence, account)
+        return model.is_stateful and is_own
+
+    def _close_sessions_of(self, conversation_id: str) -> bool:
+        """Close sessions whose conversation another connection resumes; return whether there were any."""
+        sessions = [session for session in self.open_sessions if session.sequence_id == conversation_id]
+        for session in sessions:
+            session.close_with(*REPLACED)
+        return bool(sessions)
 
     def leave(self, session: SocketSession) -> None:
         if not isinstance(session, ConversationSession):

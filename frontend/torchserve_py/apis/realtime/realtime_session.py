@@ -14,7 +14,7 @@ import msgspec
 from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
 from torchserve_py.apis.live.session_ends import check_server_stays
 from torchserve_py.apis.live.socket_session import SocketSession
-from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence
+from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence, drop_answer
 from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
 from torchserve_py.apis.realtime.server_events import Event, OpenAIEvents, VllmEvents
 from torchserve_py.apis.realtime.session_config import SessionConfig
@@ -133,7 +133,7 @@ class RealtimeSession(SocketSession):
     def _clear(self, event: ClientEvent) -> None:
         item, self._item, self._half = self._item, Utterance(), b""
         if item.seconds:
-            step = self._submit(CLEAR, b"", _drop)
+            step = self._submit(CLEAR, b"", drop_answer)
             self.put(partial(self._relay_clear, step, event.event_id), step)
         else:
             self._put_events(self._events.cleared())
@@ -175,13 +175,7 @@ class RealtimeSession(SocketSession):
 
     async def _relay(self, step: StepCall) -> Failure | None:
         """Pass the answer to a step on; return why there is none, if so."""
-        failure: Failure | None = None
-        try:
-            await step.relay(await step.next_usable())
-        except EndpointError as error:
-            failure = error.failure
-            step.cancel()  # the handler may have answered with an error status, and go on
-        self._audio.answered(step, failure)
+        failure = await self._audio.relay(step)
         self.sequence_id = self._audio.id
         return failure
 
@@ -191,7 +185,3 @@ class RealtimeSession(SocketSession):
     async def _tell(self, *events: Event) -> None:
         for event in events:
             await self.send(msgspec.json.encode(event))
-
-
-async def _drop(part: Part) -> None:
-    """Take no notice of an answer."""

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
-from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence
+from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence, drop_answer
 from torchserve_py.apis.realtime.session_config import AudioFormat
 from torchserve_py.apis.realtime.utterance import Utterance
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.endpoints.failures import EndpointError, Failure
+from torchserve_py.endpoints.failures import Failure
 
 #: Is told of words of an utterance, as they are recognised.
 OnWords = Callable[[Utterance, str], Awaitable[None]]
@@ -101,25 +101,15 @@ class Transcriber:
 
     async def _run(self, step: _Step) -> None:
         utterance, kind = step.utterance, step.kind
-        send = _drop if kind == CLEAR else partial(self._hear, utterance)
+        send = drop_answer if kind == CLEAR else partial(self._hear, utterance)
         self._running = self._sequence.submit(kind, bytes(step.audio), step.format, self.hints, send)
-        failure = await self._answer(self._running)
+        failure = await self._sequence.relay(self._running)
         self._running = None
         if failure is not None and kind != CLEAR and utterance.failure is None:
             utterance.failure = failure
             await self._on_failure(utterance, failure)
         if kind == COMMIT:
             await self._on_end(utterance)
-
-    async def _answer(self, step: StepCall) -> Failure | None:
-        failure: Failure | None = None
-        try:
-            await step.relay(await step.next_usable())
-        except EndpointError as error:
-            failure = error.failure
-            step.cancel()  # the handler may have answered with an error status, and go on
-        self._sequence.answered(step, failure)
-        return failure
 
     async def _hear(self, utterance: Utterance, part: Part) -> None:
         if text := utterance.heard(part):
@@ -130,7 +120,3 @@ class Transcriber:
         if self._running is not None:
             self._running.cancel()
         self._sequence.leave()
-
-
-async def _drop(part: Part) -> None:
-    """Take no notice of an answer."""
