@@ -68,10 +68,12 @@ def decoded(value: Any) -> Any:
 class PolicyClient:
     """Speaks as GR00T's client of that name: one socket, and one request at a time."""
 
-    def __init__(self, port: int, api_token: str | None = None) -> None:
+    def __init__(self, port: int, api_token: str | None = None, name: bytes | None = None) -> None:
         self.socket = zmq.Context.instance().socket(zmq.REQ)
         self.socket.setsockopt(zmq.RCVTIMEO, 60_000)
         self.socket.setsockopt(zmq.LINGER, 0)
+        if name is not None:
+            self.socket.setsockopt(zmq.IDENTITY, name)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.api_token = api_token
 
@@ -263,6 +265,7 @@ def test_the_token_is_a_key_of_the_server(tmp_path: Path) -> None:
     keys.write_text(
         "keys:\n  - {name: robot, key: the-key-of-a-robot-arm, models: [policy]}\n"
         "  - {name: another, key: the-key-of-another-robot, models: [none]}\n"
+        "  - {name: second, key: the-key-of-a-second-arm, models: [policy]}\n"
     )
     (port,) = free_ports(1)
     models = {"policy": model_folder(tmp_path, "policy", POLICY, CONFIG)}
@@ -273,3 +276,18 @@ def test_the_token_is_a_key_of_the_server(tmp_path: Path) -> None:
             for call in ("get_action", "ping")[: 1 if token and "another" in token else 2]:
                 with pytest.raises(RuntimeError, match=told):
                     PolicyClient(port, token).call(call, {"observation": {}})
+        # Whatever a client with another key has called itself before.
+        for token in ("the-key-of-a-robot-arm", "the-key-of-a-second-arm"):
+            assert eventually(lambda token=token: first_number(port, token, b"arm"), "the name is free") == 1
+
+
+def first_number(port: int, token: str, name: bytes) -> int | None:
+    """Return what a client of that name gets for its first observation; None while another one is still called so."""
+    client = PolicyClient(port, token, name)
+    client.socket.setsockopt(zmq.RCVTIMEO, 2_000)
+    try:
+        return int(client.get_action({})[0]["number"])
+    except zmq.Again:
+        return None
+    finally:
+        client.socket.close()

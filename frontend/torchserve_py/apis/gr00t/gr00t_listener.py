@@ -14,6 +14,7 @@ ZeroMQ does not say when a robot has left; see `Robots`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from typing import Final
@@ -150,11 +151,13 @@ class Gr00tListener:
             target = f"gr00t/{endpoint if endpoint.isidentifier() else '-'}"[:_LONGEST_TARGET]
             access_log.note(client, "ZMQ", target, "ZMTP/3.1", status, time.monotonic() - began)
 
-    def _episode(self, name: bytes) -> Episode:
-        episode = self._robots.get(name)
+    def _episode(self, name: bytes, request: Gr00tRequest) -> Episode:
+        """Return the episode of a robot; clients may choose what ZeroMQ calls them, but not the key of another one."""
+        robot = name, hashlib.sha256((request.api_token or "").encode()).digest()
+        episode = self._robots.get(robot)
         if episode is None:
             episode = Episode("gr00t")
-            self._robots.put(name, episode)
+            self._robots.put(robot, episode)
         return episode
 
     async def _answer_to(self, request: Gr00tRequest, name: bytes, client: str) -> bytes | bytearray:
@@ -167,7 +170,7 @@ class Gr00tListener:
             case "ping":
                 return pack({"status": "ok", "message": "Server is running"})
             case "reset":
-                self._episode(name).restart()
+                self._episode(name, request).restart()
                 return pack({})
             case "get_modality_config":
                 return pack_modalities(modalities_of(self._policy()) or {})
@@ -177,7 +180,7 @@ class Gr00tListener:
                 call = Call((), b"", None, GR00T, by_default=True, via="zmq", client=client_at(client), account=account)
                 settings = self._context.settings
                 template = StepTemplate(self._context.serving, settings, self._headers, model, None, call)
-                return (await self._episode(name).step(template, bytes(request.data))).body
+                return (await self._episode(name, request).step(template, bytes(request.data))).body
             case "kill":
                 message = "A client cannot stop this server; its operator can, by torchserve-py --stop."
                 raise EndpointError(Failure(403, "ForbiddenException", message))
