@@ -124,8 +124,8 @@ class Server:
         """Register the start-up models, then open the endpoints; the models continue to load in the background.
 
         Raises Unservable: an address is taken, a key store or file cannot be used, or the packages of all models cannot
-        be installed; OSError: an address was taken
-        meanwhile; PluginUnavailable: a plugin cannot work in this installation.
+        be installed; OSError: an address was taken meanwhile; PluginUnavailable: a plugin cannot work in this
+        installation.
         """
         if problems := await problems_of_opening(self._settings):
             raise Unservable("; ".join(problems))

@@ -337,6 +337,15 @@ def test_a_target_forges_no_line_of_the_access_log(tmp_path: Path) -> None:
     assert "\x1b" not in line
 
 
+def test_a_target_forges_no_status_in_the_access_log(tmp_path: Path) -> None:
+    configure(tmp_path)
+    access_log.note(("127.0.0.1", 1), "GET", '/a HTTP/1.1" 200 0 "', "HTTP/1.1", 404, 0.0)
+    access_log.flush()
+    assert wait_until_written(30)
+    (line,) = lines(tmp_path / "logs" / "access_log.log")
+    assert line.endswith('"GET /a HTTP/1.1%22 200 0 %22 HTTP/1.1" 404 0')
+
+
 def test_line_breaks_of_the_servers_own_stay(tmp_path: Path) -> None:
     configure(tmp_path)
     logging.getLogger("some.module").warning("Do this:\n\n%s\n", "one\ntwo")

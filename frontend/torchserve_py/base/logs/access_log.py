@@ -70,11 +70,13 @@ def _texts_of(entries: Sequence[Entry], start: str, second: int) -> list[str]:
 
 
 def _shown(target: str) -> str:
-    """Return a request's target as lines show it: in ASCII, and without secrets."""
+    """Return a target as lines show it: in ASCII, without secrets, and without what would end it there."""
     if "?" in target:
         target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
+    if '"' in target:  # httptools takes it, though a URL has it as this
+        target = target.replace('"', "%22")
     return target
 
 
