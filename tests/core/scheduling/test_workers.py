@@ -82,6 +82,13 @@ def test_a_worker_comes_back_under_its_name():
     assert play.submit("b", "t") == ["w1 <- b"]
 
 
+def test_a_worker_that_stays_after_all_counts_as_the_latest():
+    play = Play(sequences(), workers=3)
+    play.scheduler.vacate("w1")
+    play.scheduler.reopen("w1", play.now)
+    assert [play.submit(name, name) for name in "stu"] == [["w2 <- s"], ["w3 <- t"], ["w1 <- u"]]
+
+
 def test_a_waiting_job_that_starts_anew_survives_the_loss_of_the_worker():
     play = Play(sequences(), workers=2)
     play.submit("a", "s")

@@ -10,8 +10,9 @@ _SMALLEST_CLEANING = 64
 class EmptiestLane:
     """The lanes of workers, by how many sequences are bound to each; of those with equally many, the oldest lane first.
 
-    A heap with an entry for each number that a lane has had. An entry with a former number is dropped when it comes to
-    the top, or together with all others like it whenever the heap has doubled.
+    A heap with an entry for each number that a lane has had. An entry with a former number, or of the time before a lane
+    was removed and added again, is dropped when it comes to the top, or together with all others like it whenever the
+    heap has doubled.
     """
 
     __slots__ = ("_ages", "_cleaning_size", "_heap", "_latest")
@@ -48,8 +49,8 @@ class EmptiestLane:
         """Return the lane with the fewest sequences, None if there is no lane."""
         heap = self._heap
         while heap:
-            size, _, lane = heap[0]
-            if size == len(lane.bound) and lane in self._ages:
+            size, age, lane = heap[0]
+            if size == len(lane.bound) and self._ages.get(lane) == age:
                 return lane
             heapq.heappop(heap)
         return None
