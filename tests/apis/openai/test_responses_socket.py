@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -29,9 +30,22 @@ def respond(call: Submitted) -> None:
     call.part(text[-20:] + event("items", id=f"resp_{len(call.body)}", items=[{"id": "msg_1"}]))
 
 
-async def opened(endpoints: OpenEndpoints, **more: Any) -> SocketClient:
-    address = endpoints.address()
-    return SocketClient(await connect(f"ws://{address.host}:{address.port}/v1/responses", compression=None, **more))
+Open = Callable[..., Awaitable[SocketClient]]
+
+
+@pytest.fixture
+async def opened(start: Start) -> AsyncIterator[Open]:
+    """Open sockets that are lost before the server closes, which would wait for their clients."""
+    clients: list[SocketClient] = []
+
+    async def run(endpoints: OpenEndpoints, **more: Any) -> SocketClient:
+        url = f"ws://{endpoints.address().host}:{endpoints.address().port}/v1/responses"
+        clients.append(SocketClient(await connect(url, compression=None, **more)))
+        return clients[-1]
+
+    yield run
+    for client in clients:
+        client.socket.transport.abort()
 
 
 async def send(client: SocketClient, **asked: Any) -> None:
@@ -45,7 +59,7 @@ def model() -> FakeModel:
     return model
 
 
-async def test_what_a_turn_submits(start: Start, model: FakeModel) -> None:
+async def test_what_a_turn_submits(start: Start, model: FakeModel, opened: Open) -> None:
     endpoints = await start(FakeServing([model]))
     client = await opened(endpoints, additional_headers={"Idempotency-Key": "one"})
     for _ in range(2):
@@ -61,7 +75,7 @@ async def test_what_a_turn_submits(start: Start, model: FakeModel) -> None:
     assert not {"type", "stream_id", "generate"} & json.loads(second.body[told["history"] :]).keys()
 
 
-async def test_a_turn_that_fails_is_told_and_the_connection_stays(start: Start, model: FakeModel) -> None:
+async def test_a_turn_that_fails_is_told_and_the_connection_stays(start: Start, model: FakeModel, opened: Open) -> None:
     client = await opened(await start(FakeServing([model])))
     await send(client)
     await client.receive()
@@ -77,7 +91,9 @@ async def test_a_turn_that_fails_is_told_and_the_connection_stays(start: Start, 
     assert (await client.receive())["type"] == "response.created"
 
 
-async def test_what_is_in_memory_has_its_share_of_the_servers_room(start: Start, model: FakeModel) -> None:
+async def test_what_is_in_memory_has_its_share_of_the_servers_room(
+    start: Start, model: FakeModel, opened: Open
+) -> None:
     endpoints = await start(FakeServing([model]), max_request_size=10_000)
     model.behave = lambda call: call.part(event("items", id="resp_1", items=["x" * 20_000]) + event("response.failed"))
     client = await opened(endpoints)
@@ -88,7 +104,7 @@ async def test_what_is_in_memory_has_its_share_of_the_servers_room(start: Start,
 
 
 async def test_an_old_connection_ends_after_its_turns(
-    start: Start, model: FakeModel, monkeypatch: pytest.MonkeyPatch
+    start: Start, model: FakeModel, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(responses_socket, "LIFETIME", 0.2)
     model.behave = lambda call: None
@@ -103,7 +119,7 @@ async def test_an_old_connection_ends_after_its_turns(
     assert (await client.closed())[0] == 1000
 
 
-async def test_a_server_that_drains_answers_what_it_has_begun(start: Start, model: FakeModel) -> None:
+async def test_a_server_that_drains_answers_what_it_has_begun(start: Start, model: FakeModel, opened: Open) -> None:
     model.behave = lambda call: None
     endpoints = await start(FakeServing([model]))
     client = await opened(endpoints)
@@ -115,13 +131,13 @@ async def test_a_server_that_drains_answers_what_it_has_begun(start: Start, mode
     assert (await client.closed())[0] == 1012
 
 
-async def test_a_message_in_bytes_ends_the_connection(start: Start, model: FakeModel) -> None:
+async def test_a_message_in_bytes_ends_the_connection(start: Start, model: FakeModel, opened: Open) -> None:
     client = await opened(await start(FakeServing([model])))
     await client.socket.send(b"{}")
     assert (await client.closed())[0] == 1003
 
 
-async def test_only_so_many_turns_are_under_way(start: Start, model: FakeModel) -> None:
+async def test_only_so_many_turns_are_under_way(start: Start, model: FakeModel, opened: Open) -> None:
     model.behave = lambda call: None
     client = await opened(await start(FakeServing([model])))
     for number in range(20):
