@@ -35,6 +35,7 @@ __all__ = [
 
 # A test must not fail because the machine is busy: hypothesis' limit on the time of one example is lifted.
 settings.register_profile("torchserve-py", deadline=None)
+settings.register_profile("few examples", deadline=None, max_examples=20)
 settings.load_profile("torchserve-py")
 
 # Threads send requests while pytest changes a variable, and `requests` would look for proxies in all variables.
@@ -51,8 +52,13 @@ STARTS_SERVERS = "from tests.e2e."
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = "leave out the modules that start servers, and slow tests"
+    told = "leave out the modules that start servers, and slow tests, and try properties with a fifth of the examples"
     parser.addoption("--without-servers", action="store_true", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("without_servers"):
+        settings.load_profile("few examples")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

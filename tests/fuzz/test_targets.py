@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fuzz.targets import TARGETS, remove_workplace
 
 FINDINGS = sorted((Path(__file__).parent / "findings").glob("*/*"))
@@ -33,7 +34,7 @@ def test_what_was_found_stays_mended(finding: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_arbitrary_bytes_and_damaged_seeds_pass(name: str, data: st.DataObject) -> None:
     target, seeds = TARGETS[name]

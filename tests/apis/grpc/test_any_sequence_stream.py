@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.apis.grpc.models import data, registry_of, request, stateful_model
 from tests.endpoints.fake_serving import FakeModel
 from tests.endpoints.fakes import make_settings
+from tests.examples import examples
 
 from torchserve_py.apis.grpc.torchserve_inference import InferenceService
 from torchserve_py.base.causes import Cause
@@ -83,7 +84,7 @@ class Slow(FakeModel):
 REQUESTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 2), st.booleans()), max_size=90)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(sent=REQUESTS, queue_size=st.integers(1, 3))
 def test_whatever_happens_each_request_is_answered_once_in_the_order_of_its_sequence(
     sent, queue_size, tmp_path_factory

@@ -24,6 +24,7 @@ from tests.apis.grpc.infer_streams import (
 from tests.apis.grpc.models import later, registry_of, stateful_model
 from tests.endpoints.fake_serving import FakeModel, Submitted
 from tests.endpoints.fakes import make_settings
+from tests.examples import examples
 
 from torchserve_py.apis.grpc.open_inference_requests import OpenInferenceJobs
 from torchserve_py.apis.grpc.open_inference_stream import InferStream
@@ -95,7 +96,7 @@ async def test_responses_come_in_the_order_of_the_requests(start):
     assert ids(await rest(call)) == ["1", "2"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.permutations(range(6)), st.lists(st.integers(0, 2), min_size=6, max_size=6))
 async def test_whatever_the_order_in_which_they_are_ready(order, kinds):
     """Six requests: to a model that answers once, that streams, that declares that it may."""

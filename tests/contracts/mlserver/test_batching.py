@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mlserver import MLModel, types
 from mlserver.errors import MLServerError
 from tests.contracts.mlserver.frontend import Frontend, tensor
+from tests.examples import examples
 
 from ts.contracts.mlserver.batching import AdaptiveBatcher
 from ts.protocol.log_records import running
@@ -261,7 +262,7 @@ async def test_streams_are_not_batched() -> None:
     assert answer.events[0]["outputs"][0]["data"] == [2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(1, 3), st.sampled_from(["x", "y"]), st.booleans(), st.integers(0, 3)),

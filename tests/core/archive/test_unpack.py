@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from torchserve_py.core.archive import unpack as unpack_module
 from torchserve_py.core.archive.cancellation import CANCELLED, Cancelled
@@ -323,7 +324,7 @@ def test_one_wrong_bit_in_a_file_is_noticed(tmp_path: Path, temp_dir: Path) -> N
 
 
 @both
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=8))
 def test_a_damaged_archive_is_read_or_refused_and_nothing_else(
     write: Write, flips: list[tuple[int, int]], tmp_path: Path, temp_dir: Path

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 from tests.core.dispatch.shell import FakeWorker, Shell, cause_of, stateful, stateless
+from tests.examples import examples
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.call import Call
@@ -73,7 +74,7 @@ async def test_what_came_before_a_result_that_is_refused_counts() -> None:
 
 
 @pytest.mark.parametrize("make_policy", [stateless, stateful, durable])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(plan=st.lists(st.tuples(st.integers(0, 5), st.booleans(), _damages), min_size=1, max_size=30))
 def test_whatever_is_malformed_every_job_has_its_outcome_and_the_workers_serve_on(
     make_policy: Any, plan: list[tuple[int, bool, dict[int, Any]]]

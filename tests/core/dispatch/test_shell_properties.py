@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.dispatch.shell import FakeWorker, Shell, told
 from tests.core.scheduling.invariants import validate
+from tests.examples import examples
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.model_metrics import EndedJob
@@ -308,4 +309,4 @@ def test_every_job_ends_once(name: str) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     machine = type(name, (ShellMachine,), {"policy": POLICIES[name]})
-    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(25), stateful_step_count=40))

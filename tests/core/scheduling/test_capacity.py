@@ -5,6 +5,7 @@ import math
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
+from tests.examples import examples
 
 from torchserve_py.core.scheduling.capacity import SessionKind, fits, load, longest_batch, slack
 from torchserve_py.core.scheduling.step_times import StepTimes
@@ -44,7 +45,7 @@ def misses(sessions: list[SessionKind], phases: list[int], table: tuple[float, .
     return late
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(data=st.data(), sessions=st.lists(kinds, min_size=1, max_size=8), table=tables)
 def test_what_fits_is_never_late(data, sessions, table):
     counts = {kind: sessions.count(kind) for kind in sessions}
@@ -53,7 +54,7 @@ def test_what_fits_is_never_late(data, sessions, table):
         assert misses(sessions, phases, table) == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(sessions=st.lists(kinds, min_size=2, max_size=8), table=tables)
 def test_fewer_sessions_leave_no_less_room(sessions, table):
     every = {kind: sessions.count(kind) for kind in sessions}

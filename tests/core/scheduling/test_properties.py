@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.scheduling.invariants import validate
+from tests.examples import examples
 
 from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.core.fair_use.fair_order import FairOrder
@@ -567,7 +568,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def machine(policy: Policy, *, has_deadlines: bool = False) -> type:
     played = type("Machine", (SchedulerMachine,), {"policy": policy, "has_deadlines": has_deadlines}).TestCase
-    played.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+    played.settings = settings(max_examples=examples(50), stateful_step_count=60)
     return played
 
 

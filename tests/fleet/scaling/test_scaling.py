@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fleet.scaling.followed_load import FollowedLoad
 
 from torchserve_py.base.causes import CloseReason, Reason
@@ -226,7 +227,7 @@ def followed(draw: st.DrawFn) -> FollowedLoad:
 
 
 @given(followed())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_whatever_the_load(run: FollowedLoad) -> None:
     run.until_answered()
     assert all(run.least <= count <= run.most for _, count in run.changes), "the limits hold"
@@ -248,7 +249,7 @@ def test_whatever_the_load(run: FollowedLoad) -> None:
     st.sampled_from((0.3, 2.0)),
     st.booleans(),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_no_state_is_lost_because_a_worker_was_not_needed(
     sequences: list[tuple[float, int, float]], least: int, step: float, durable: bool
 ) -> None:
@@ -270,7 +271,7 @@ def test_no_state_is_lost_because_a_worker_was_not_needed(
 
 
 @given(st.integers(0, 2), st.integers(1, 5), st.sampled_from((0.1, 0.5)), st.sampled_from((0.0, 3.0, 25.0)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_an_overload_that_lasts_brings_all_workers(least: int, more: int, step: float, load_time: float) -> None:
     run = FollowedLoad(
         ScalingPolicy(), Policy(queue_size=100_000), least=least, most=least + more, step=step, load_time=load_time
@@ -282,7 +283,7 @@ def test_an_overload_that_lasts_brings_all_workers(least: int, more: int, step: 
 
 
 @given(st.floats(0.2, 3.8), st.sampled_from((0.2, 0.9)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_a_steady_load_brings_few_changes(workers_needed: float, step: float) -> None:
     """Whatever its size, also between two numbers of workers: the logarithm of the time, not its multiple."""
     run = FollowedLoad(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.net.http1.engine import LIMITS, MAX_BODY, FakeTransport, Talk, chunked, pieces, request
 
 from torchserve_py.net import turns
@@ -120,7 +121,7 @@ async def test_the_same_bytes_split_at_any_position_get_the_same_answers(name: s
     assert await said(*(data[index : index + 1] for index in range(len(data)))) == (answers, is_over)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.sampled_from(sorted(CONVERSATIONS)), min_size=1, max_size=4),
     st.lists(st.integers(1, 2000), max_size=6),
@@ -130,7 +131,7 @@ def test_conversations_one_after_the_other_split_anywhere(names: list[str], cuts
     assert asyncio.run(said(*pieces(data, cuts))) == asyncio.run(said(data))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 30_000), st.lists(st.integers(-6_000, 30_000), max_size=6), st.binary(max_size=1))
 def test_a_body_cut_anywhere_arrives_and_the_next_request_is_answered(
     size: int, cuts: list[int], behind: bytes

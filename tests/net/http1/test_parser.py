@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.net.http1.parsed_twice import Parsed, parse, parse_alike
 
 from torchserve_py.net.http1.parser import MAX_HEAD, MAX_HEADER, HttpHead
@@ -267,7 +268,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return b"\r\n".join((line, *headers, b"", body))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(requests())
 def test_aiohttp_reads_the_same_in_what_is_taken(data: bytes) -> None:
     parse_alike(data)
@@ -284,13 +285,13 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(content) + draw(st.one_of(st.just(b""), requests()))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(damaged())
 def test_aiohttp_reads_the_same_in_what_is_taken_of_damaged_requests(data: bytes) -> None:
     parse_alike(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(damaged(), st.lists(st.integers(0, 600), max_size=4))
 def test_reads_make_no_difference(data: bytes, cuts: list[int]) -> None:
     ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})

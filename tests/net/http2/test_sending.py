@@ -6,6 +6,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.net.http2.conformance import block
 from tests.net.http2.in_memory import InMemory
 from tests.net.http2.raw_client import frame, headers_for
@@ -102,7 +103,7 @@ async def play(sizes: list[int], steps: list[tuple[str, int, int]], first_window
     await server.end()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 90, 5_000, 40_000]), min_size=4, max_size=4),
     steps=st.lists(STEP, max_size=40),

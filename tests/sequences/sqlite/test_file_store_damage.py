@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sequences.sqlite.file_stores import answer_to, change, lease_on, open_store, rows, run, step
 
 from ts.sequences.sqlite.file_store import FileStore
@@ -211,7 +212,7 @@ def test_whatever_is_in_a_column(path: Path, tmp_path: Path, table: str, column:
     watch.close()
 
 
-@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0), st.binary(min_size=1, max_size=64))
 def test_any_bytes_in_the_file(tmp_path: Path, place: int, noise: bytes) -> None:
     """Where SQLite's own structure is hit, others may have to wait for a repair; the errors are those of a store."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sequences.sqlite.file_stores import answer_to, open_store, step
 
 from ts.protocol.boot_clock import boot_time
@@ -164,7 +165,7 @@ def _short_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "_MOST_JOURNALED", 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(steps)
 def test_any_order(orders: list[tuple[str, int, list[str]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

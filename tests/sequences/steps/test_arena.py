@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sequences.steps.stepping import Make, answered, step
 from tests.unit.ts.frontend_stub import Worker
 
@@ -239,7 +240,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75))
 @given(st.integers(3, 12), st.lists(acts, max_size=25))
 def test_any_order(units: int, done: list[Any]) -> None:
     model = Model(units)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sequences.steps.stepping import Make, answered, step
 from tests.unit.ts.frontend_stub import Worker
 
@@ -159,7 +160,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(WINDOWS, WINDOWS, st.integers(1, 8), st.lists(acts, max_size=25))
 def test_any_order(keys: Window, tokens: Window, room: int, done: list[Any]) -> None:
     model = Model(keys, tokens, room)

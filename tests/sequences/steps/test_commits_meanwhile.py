@@ -20,6 +20,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.sequences.steps.stepping import step
 from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, load_message
 
@@ -359,7 +360,7 @@ def stored_totals(world: World) -> dict[str, int]:
     return {each: msgpack.unpackb(found.state)[0]["total"] if found.state else 0 for each, found in acquired}
 
 
-ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @ANY

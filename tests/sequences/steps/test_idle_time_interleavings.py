@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ts.protocol.boot_clock import boot_time
 from ts.sequences.steps.record import KeptStep
@@ -100,7 +101,7 @@ def cache(cache_settings: Any, tmp_path: Path) -> Any:
     return cache_settings()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events)
 def test_any_order(cache: Any, orders: list[tuple[str, int]]) -> None:
     servers = Servers(cache)

@@ -6,6 +6,7 @@ from collections import deque
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from torchserve_py.client.replies import StepFailed
 from torchserve_py.client.session_progress import SessionProgress
@@ -216,7 +217,7 @@ def turn(draw: st.DataObject, caller: Caller) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_a_caller_is_told_what_counts(draw: st.DataObject) -> None:
     server = Server(draw)
     caller = Caller(server)

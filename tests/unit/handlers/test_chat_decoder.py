@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.handlers.conftest import HANDLERS, load_module
 
 torch = pytest.importorskip("torch")
@@ -111,7 +112,7 @@ class Conversations:
 TURN = st.tuples(st.lists(st.integers(0, WORDS - 1), min_size=1, max_size=30), st.integers(1, 6))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     conversations=st.lists(st.lists(TURN, min_size=1, max_size=3), min_size=1, max_size=5),
     order=st.randoms(use_true_random=False),

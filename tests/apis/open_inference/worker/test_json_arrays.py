@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ts.apis.open_inference import json_arrays
 from ts.apis.open_inference.json_arrays import parse_with_arrays
@@ -56,7 +57,7 @@ _EVEN = st.integers(0, 3).flatmap(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.one_of(_NESTED, _EVEN), datatype=st.sampled_from(sorted(DATATYPES)), parameters=st.booleans())
 def test_it_is_read_as_the_ordinary_way_reads_it_or_not_at_all(data: Any, datatype: str, parameters: bool) -> None:
     count = len(list(_leaves(data)))
@@ -76,7 +77,7 @@ def test_it_is_read_as_the_ordinary_way_reads_it_or_not_at_all(data: Any, dataty
 _TEXT = json.dumps(document([[1, 2.5], [-3, 4e5]], [2, 2], id='é\u0000"[')).encode()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_any_bytes_are_read_as_the_ordinary_way_reads_them_or_not_at_all(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(_TEXT)))
