@@ -40,10 +40,11 @@ class Used(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a token has made certain of an answer: text, and how likely the tokens since the last text were."""
+    """What a token has made certain of an answer: text; the tokens since the last text, and how likely they were."""
 
     text: str
     logprobs: list[TokenLogprobs]
+    tokens: list[int]
 
 
 class Outcome(NamedTuple):
@@ -166,11 +167,20 @@ class ChatForm(_EventsForm):
     id_prefix, whole_object, part_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(
-        self, *args: Any, format_: Format | None = None, most_calls: int | None = None, **options: bool
+        self,
+        *args: Any,
+        format_: Format | None = None,
+        most_calls: int | None = None,
+        returns_tokens: bool = False,
+        **options: bool,
     ) -> None:
-        """``format_`` is how the model writes calls, None if it is not to write any; the rest as for all forms."""
+        """Take how the model writes calls, None if it is not to write any, and whether a stream has ``token_ids``.
+
+        The rest is as for all forms.
+        """
         super().__init__(*args, **options)
         self._format, self._most_calls = format_, most_calls
+        self._returns_tokens = returns_tokens
         self._readers: dict[int, CallReader] = {}
         self._calling: set[int] = set()
         self._begun: set[int] = set()
@@ -232,13 +242,14 @@ class ChatForm(_EventsForm):
             self._begun.add(place)
             first = deltas[0] if deltas else {"content": ""}
             deltas[:1] = [{"role": "assistant"} | first]
-        elif not deltas and said.logprobs:
+        elif not deltas and (said.logprobs or (said.tokens and self._returns_tokens)):
             deltas = [{"content": ""}]
-        logprobs = [self._logprobs(said.logprobs)] + [None] * len(deltas)
-        return "".join(
-            self._event([self._choice(place, delta, about)], used)
-            for delta, about in zip(deltas, logprobs, strict=False)
-        )
+        choices = [self._choice(place, delta) for delta in deltas]
+        if choices:
+            choices[0]["logprobs"] = self._logprobs(said.logprobs)
+            if self._returns_tokens:
+                choices[0]["token_ids"] = said.tokens
+        return "".join(self._event([choice], used) for choice in choices)
 
     def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
         assert self._format is not None, "only models with a format call tools"
@@ -247,10 +258,8 @@ class ChatForm(_EventsForm):
         function = {"name": piece.name, "arguments": piece.arguments}
         return {"index": piece.place, "id": self._format.new_id(), "type": "function", "function": function}
 
-    def _choice(
-        self, place: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, reason: str | None = None
-    ) -> dict[str, Any]:
-        return {"index": place, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+    def _choice(self, place: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return {"index": place, "delta": delta, "logprobs": None, "finish_reason": reason}
 
     def _reason(self, place: int, outcome: Outcome) -> str:
         return "tool_calls" if outcome.reason == "stop" and place in self._calling else outcome.reason

@@ -22,7 +22,7 @@ from chat_decoder import Decoder
 from chat_fields import UNSUPPORTED, BadRequest
 from chat_grammar import Grammar, GrammarFailed, Grammars
 from chat_reply import Reply
-from chat_requests import Asked, read_chat, read_completion, read_plain
+from chat_requests import Asked, is_token, read_chat, read_completion, read_plain
 from chat_sampling import choose, uniform
 from chat_settings import Settings
 from chat_text import Answer, ChatText
@@ -135,13 +135,40 @@ class ChatHandler:
         log = context.state.get(idx, []) if sequence_id else []
         if not isinstance(log, list):
             raise BadRequest("This sequence holds responses or a conversation of OpenAI's API, not a log of turns.")
-        form, grammar, turns = self._form(asked, path, context), self._grammar(asked), []
+        committed = self._committed(idx, asked, context) if path == CHAT else None
+        form = self._form(asked, path, context, returns_tokens=committed is not None)
+        grammar, turns = self._grammar(asked), []
         for prompt in self._prompts(asked, log):
             turns.append([])
             for _ in range(asked.options.choices):
                 place = sum(map(len, turns))
                 turns[-1].append(self._turn(asked, log, prompt, place, sequence_id, grammar))
-        self.replies[name] = Reply(form, turns, streams=asked.options.streams)
+        self.replies[name] = reply = Reply(form, turns, streams=asked.options.streams)
+        if committed:
+            self._continue(reply, committed)
+
+    def _committed(self, idx: int, asked: Asked, context: Context) -> list[int] | None:
+        """Return the tokens that an earlier run of a generation in the background has committed.
+
+        None if the request is no such generation. Raises BadRequest: they are no tokens of this model.
+        """
+        committed = context.row_values[idx].get("committed_tokens")
+        if committed is None or asked.options.choices > 1:
+            return None
+        words = self.decoder.words
+        if not isinstance(committed, list) or not all(is_token(each) and 0 <= each < words for each in committed):
+            raise BadRequest(f"committed_tokens has to be a list of tokens of this model: numbers below {words}.")
+        return committed
+
+    def _continue(self, reply: Reply, committed: list[int]) -> None:
+        """Take the committed tokens as if the model had just chosen them; the next step reads them with the prompt."""
+        (turn,) = reply.turns
+        try:
+            for token in committed:
+                if turn.outcome is None:
+                    reply.add(turn, turn.take(token, self.ends, None))
+        except GrammarFailed as error:
+            reply.failure = str(error)
 
     def _read(self, path: str, body: Any) -> Asked:
         """Return what a request asks for. Raises BadRequest."""
@@ -212,7 +239,7 @@ class ChatHandler:
         assert constraint is not None, "else the answer is free"
         return self.grammars.of(constraint)
 
-    def _form(self, asked: Asked, path: str, context: Context) -> Form:
+    def _form(self, asked: Asked, path: str, context: Context, *, returns_tokens: bool) -> Form:
         options = asked.options
         if not path:
             return TextForm() if asked.is_text else JsonForm(streams=options.streams)
@@ -226,7 +253,9 @@ class ChatHandler:
             return CompletionForm(name, self.text.token_text, **how)
         format_ = None if asked.tools is None else self.tool_format
         most = None if asked.tools is None else asked.tools.most
-        return ChatForm(name, self.text.token_text, format_=format_, most_calls=most, **how)
+        return ChatForm(
+            name, self.text.token_text, format_=format_, most_calls=most, returns_tokens=returns_tokens, **how
+        )
 
     def _limit(self, turn: Turn) -> None:
         """Limit an answer to the tokens that the conversation can still have. Raises BadRequest: it can have none."""

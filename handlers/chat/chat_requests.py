@@ -165,7 +165,7 @@ def _openai_options(fields: Fields, defaults: Options) -> tuple[str, Options]:
 
 def _prompts(value: Any) -> tuple[str | list[int], ...]:
     """Return prompts: a text, some tokens, or a list of either."""
-    is_one = isinstance(value, str) or (isinstance(value, list) and value and _is_token(value[0]))
+    is_one = isinstance(value, str) or (isinstance(value, list) and value and is_token(value[0]))
     prompts = [value] if is_one else value
     if not isinstance(prompts, list) or not prompts or not all(_is_prompt(each) for each in prompts):
         wrong("prompt", value, "a text, a list of tokens, or a list of either")
@@ -173,10 +173,11 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
 
 
 def _is_prompt(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(map(_is_token, value)))
+    return isinstance(value, str) or (isinstance(value, list) and all(map(is_token, value)))
 
 
-def _is_token(value: Any) -> bool:
+def is_token(value: Any) -> bool:
+    """Return whether a JSON value is a whole number, as tokens are."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -268,7 +269,7 @@ def _stops(value: Any) -> tuple[str, ...]:
 def _stop_tokens(value: Any) -> frozenset[int]:
     if value is None:
         return frozenset()
-    if not isinstance(value, list) or not all(map(_is_token, value)):
+    if not isinstance(value, list) or not all(map(is_token, value)):
         wrong("stop_token_ids", value, "a list of numbers of tokens")
     return frozenset(value)
 

@@ -82,6 +82,8 @@ class Turn:
         #: How likely the tokens were: all of them, and how many of these were sent.
         self._logprobs: list[TokenLogprobs] = []
         self._sent = 0
+        #: How many tokens of the conversation are before it, or were sent.
+        self._told = self._before
         self._drawn = 0
         last = Entry(*log[-1]) if log else None
         self.seed, self._draws, self._is_seeded = new_seed(), 0, False
@@ -103,7 +105,7 @@ class Turn:
     @property
     def used(self) -> Used:
         """The tokens so far."""
-        return Used(self._before, self.reading.kept or 0, self._drawn)
+        return Used(self._before, min(self.reading.kept or 0, self._before), self._drawn)
 
     def shaped(self, logits: torch.Tensor, ends: Collection[int]) -> torch.Tensor:
         """Return the logits [vocabulary] as the request changes them. Raises GrammarFailed."""
@@ -116,18 +118,23 @@ class Turn:
             logits[[token for token in {*ends, *self.options.stop_tokens} if token < logits.shape[0]]] = -torch.inf
         return logits
 
-    def take(self, token: int, ends: Collection[int], logits: torch.Tensor) -> Said:
-        """Add the token that was chosen by these logits; return what it makes certain. Raises GrammarFailed."""
+    def take(self, token: int, ends: Collection[int], logits: torch.Tensor | None) -> Said:
+        """Add a token; return what it makes certain. Raises GrammarFailed.
+
+        Args:
+            logits: Those by which it was chosen; None if that was in a run before this one, which has sent them.
+        """
         self._drawn += 1
-        if self.options.top_logprobs is not None:
+        if self.options.top_logprobs is not None and logits is not None:
             self._logprobs.append(logprobs_of(logits, token, self.options.top_logprobs))
         if self._penalizing is not None:
             self._penalizing.add(token)
         text = self._take(token, ends)
-        is_sent = bool(text) or self.outcome is not None
-        new = self._logprobs[self._sent :] if is_sent else []
-        self._sent += len(new)
-        return Said(text, new)
+        if not text and self.outcome is None:
+            return Said(text, [], [])
+        said = Said(text, self._logprobs[self._sent :], self.reading.tokens[self._told :])
+        self._sent, self._told = len(self._logprobs), len(self.reading.tokens)
+        return said
 
     def _take(self, token: int, ends: Collection[int]) -> str:
         answer, options = self._answer, self.options

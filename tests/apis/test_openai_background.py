@@ -56,6 +56,41 @@ class Counter:
         context.stopping_criteria = criteria
         return results
 """
+# Says random numbers, which are its tokens: only what continues from the tokens says the same again.
+DICE = """
+import json
+import secrets
+import time
+
+
+class Dice:
+    def initialize(self, context):
+        self.rows = {}
+
+    def on_cancel(self, names):
+        for name in names:
+            self.rows.pop(name, None)
+
+    def handle(self, data, context):
+        time.sleep(0.01)
+        results, criteria = [], []
+        for index, row in enumerate(data):
+            name, new = context.get_request_id(index), []
+            if name not in self.rows:
+                new = row["committed_tokens"]
+                self.rows[name] = [0, int(row["body"]["messages"][-1]["content"])]
+            new = [*new, secrets.randbelow(1000)]
+            self.rows[name][0] += len(new)
+            is_last = self.rows[name][0] >= self.rows[name][1]
+            text = "".join(f"{token} " for token in new)
+            choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop" if is_last else None}
+            results.append(f"data: {json.dumps({'choices': [choice | {'token_ids': new}]})}\\n\\n")
+            criteria.append((lambda _: True) if is_last else (lambda _: False))
+            if is_last:
+                del self.rows[name]
+        context.stopping_criteria = criteria
+        return results
+"""
 CONFIG = """
 minWorkers: 1
 maxWorkers: 1
@@ -73,10 +108,11 @@ handler:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    (folder / "counter").mkdir()
-    (folder / "counter" / "handler.py").write_text(HANDLER)
-    (folder / "counter" / "model-config.yaml").write_text(CONFIG % (folder / "store.db"))
-    return {"counter": folder / "counter"}
+    for name, handler in (("counter", HANDLER), ("dice", DICE)):
+        (folder / name).mkdir()
+        (folder / name / "handler.py").write_text(handler)
+        (folder / name / "model-config.yaml").write_text(CONFIG % (folder / "store.db"))
+    return {name: folder / name for name in ("counter", "dice")}
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +188,19 @@ def test_it_outlives_its_worker(server: RunningServer, client: openai.OpenAI) ->
             for worker in server.workers():
                 worker.kill()
     check(seen, 200)
+
+
+def test_it_continues_from_its_tokens(server: RunningServer, client: openai.OpenAI) -> None:
+    seen = []
+    for event in client.responses.create(model="dice", input="200", background=True, stream=True):
+        seen.append(event)
+        if event.type == "response.output_text.delta" and event.sequence_number in (5, 7):
+            for worker in server.workers():
+                worker.kill()
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    said = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+    assert (seen[-1].type, seen[-1].response.output_text) == ("response.completed", said)
+    assert len(said.split()) == 200
 
 
 def test_it_outlives_its_server(models: dict[str, Path]) -> None:

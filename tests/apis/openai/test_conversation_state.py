@@ -77,11 +77,15 @@ def test_items_of_a_conversation_stay_until_they_are_deleted() -> None:
 def test_a_response_in_the_background_grows() -> None:
     begun = {"response": {"id": "a", "status": "in_progress"}, "input": [item("a-in")], "output": [], "request": {}}
     claimed = entry_of(CLAIM, {"id": "a", "number": 1, "at": 1.0})
-    parts = [entry_of(PART, {"id": "a", "pieces": pieces, "at": 2.0}) for pieces in ([{"content": "x"}], [])]
+    brought: list[dict[str, Any]] = [{"pieces": [{"content": "x"}], "tokens": [1, 2]}, {"pieces": [], "tokens": [3]}]
+    parts = [entry_of(PART, {"id": "a", "at": 2.0, **part}) for part in brought]
     state = state_of(entry_of(BEGUN, begun), claimed, *parts)
-    assert state.run("a") == {"request": {}, "number": 1, "at": 2.0, "parts": [[{"content": "x"}]]}
+    run = {"request": {}, "number": 1, "at": 2.0, "parts": [[{"content": "x"}]], "tokens": [1, 2, 3]}
+    assert state.run("a") == run
     ended = {"response": {"id": "a", "status": "completed"}, "output": [item("a-out")]}
-    assert ids(state.after(entry_of(ENDED, ended)).history("a")) == ["a-in", "a-out"]
+    over = state.after(entry_of(ENDED, ended))
+    assert ids(over.history("a")) == ["a-in", "a-out"]
+    assert over.run("a") == run | {"tokens": []}, "nobody continues it"
 
 
 def test_the_state_is_made_of_its_log_or_of_a_state_and_the_rest() -> None:

@@ -2,8 +2,9 @@
 
 The server *claims* the response, has the chat completion made as a request of its own, and appends what comes in
 groups. A claim has a number: what comes from an earlier one is refused, so two servers never append to one response. A
-generation that broke off is made again, and what the log has of it is left out. Events follow from the log alone: they
-are the same for each client, however often it asks.
+generation that broke off continues behind the tokens that the log has; a handler that sends no tokens makes it again,
+and what the log has of it is left out. Events follow from the log alone: they are the same for each client, however
+often it asks.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def claim(state: ConversationState, response_id: str, before: int) -> Change:
     number = run["number"] + 1
     made = [piece for part in run["parts"] for piece in part]
     work = {"request": run["request"], "history": state.before(response_id), "made": made, "run": number}
+    work["tokens"] = run.get("tokens", [])
     return Change([entry_of(CLAIM, {"id": response_id, "number": number, "at": time.time()})], work)
 
 
@@ -57,12 +59,13 @@ def append(state: ConversationState, response_id: str, body: Mapping[str, Any], 
     """Append pieces, and how the response has ended once it has; the answer has whether the caller must stop.
 
     Args:
-        body: ``run``, the number of the claim; ``pieces``; and ``end``, with ``reason`` and ``usage``, or ``error``.
+        body: ``run``, the number of the claim; ``pieces``, and the ``tokens`` that they are of, as far as the handler
+            sends them; and ``end``, with ``reason`` and ``usage``, or ``error``.
     """
     run = _run_of(state, response_id)
     if not _is_running(state, response_id) or body["run"] != run["number"]:
         return Change((), {"over": True})
-    part = {"id": response_id, "pieces": body["pieces"], "at": time.time()}
+    part = {"id": response_id, "pieces": body["pieces"], "tokens": body["tokens"], "at": time.time()}
     entries = [entry_of(PART, part)]
     end = body.get("end")
     if end is not None:

@@ -15,6 +15,7 @@ _DATA: Final = "data:"
 _DONE: Final = "[DONE]"
 #: What reading something else than a chat completion raises.
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError)
+_DIFFERS: Final = "The model has generated something else than before it was interrupted."
 
 
 class ChunkReader:
@@ -23,11 +24,13 @@ class ChunkReader:
     Attributes:
         reason: Why the answer has ended, once it has.
         usage: What it has used, once that is known.
+        tokens: Those of its text so far, if the handler sends them (``token_ids`` of a choice, as vLLM does).
     """
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.usage: dict[str, Any] | None = None
+        self.tokens: list[int] = []
         self._pending = ""
 
     def read(self, value: Any) -> list[Piece]:
@@ -49,6 +52,7 @@ class ChunkReader:
             self.usage = chunk.get("usage") or self.usage
             for choice in chunk.get("choices") or ():
                 self.reason = choice.get("finish_reason") or self.reason
+                self.tokens += choice.get("token_ids") or ()
                 yield from pieces_of(choice.get("delta") or {}, choice.get("logprobs"))
 
 
@@ -77,7 +81,7 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 class Replay:
-    """Leaves out of a generation that is made again what the first one has made before it broke off.
+    """Leaves out of a generation that is continued, or made again, what was made before it broke off.
 
     Args:
         made: The pieces of the first one.
@@ -93,7 +97,7 @@ class Replay:
             text, again = _text(first), _text(piece)
             size = min(len(text), len(again))
             if _kind(first) != _kind(piece) or text[:size] != again[:size]:
-                raise RowFailure(500, "The model has generated something else than before it was interrupted.")
+                raise RowFailure(500, _DIFFERS)
             if size < len(text):
                 self._left[0] = _with_text(first, text[size:])
                 return None
@@ -102,6 +106,11 @@ class Replay:
                 return None
             piece = _with_text(piece, again[size:])
         return piece
+
+    def end(self) -> None:
+        """Take note that the generation is over. Raises RowFailure: it is shorter than the first one."""
+        if self._left:
+            raise RowFailure(500, _DIFFERS)
 
 
 def _kind(piece: Piece) -> tuple[str, int]:

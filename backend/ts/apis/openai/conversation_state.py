@@ -77,7 +77,7 @@ class ConversationState(LogState):
                 "output": [item["id"] for item in value["output"]],
             }
             if kind == BEGUN:
-                kept["run"] = {"request": value["request"], "number": 0, "at": 0.0, "parts": []}
+                kept["run"] = {"request": value["request"], "number": 0, "at": 0.0, "parts": [], "tokens": []}
             return ConversationState(self.conversation, items, {**self.responses, value["response"]["id"]: kept})
         return self._after_background(kind, value)
 
@@ -89,11 +89,14 @@ class ConversationState(LogState):
         if kind == CLAIM:
             kept["run"] = {**kept["run"], "number": value["number"], "at": value["at"]}
         elif kind == PART:
-            parts = [*kept["run"]["parts"], value["pieces"]] if value["pieces"] else kept["run"]["parts"]
-            kept["run"] = {**kept["run"], "parts": parts, "at": value["at"]}
+            run = kept["run"]
+            parts = [*run["parts"], value["pieces"]] if value["pieces"] else run["parts"]
+            tokens = [*run.get("tokens", ()), *value.get("tokens", ())]  # without, it was begun by an older server
+            kept["run"] = {**run, "parts": parts, "tokens": tokens, "at": value["at"]}
         else:
             items = {**items, **_by_id(value["output"])}
             kept |= {"response": value["response"], "output": [item["id"] for item in value["output"]]}
+            kept["run"] = {**kept["run"], "tokens": []}
         return ConversationState(self.conversation, items, {**self.responses, response_id: kept})
 
     def run(self, response_id: str) -> dict[str, Any] | None:

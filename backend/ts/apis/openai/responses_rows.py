@@ -82,7 +82,9 @@ class _Conversation:
         #: It while it is made of a stream.
         self._answer: ResponseAnswer | None = None
         self._chunks = ChunkReader()
+        #: What earlier runs of a response in the background have made: the pieces, and how many tokens.
         self._replay = Replay(())
+        self._committed = 0
         self._request: ResponseRequest | None = None
         #: The items that lead to a new response.
         self._past: list[Item] = []
@@ -212,23 +214,31 @@ class _Conversation:
         return change.answer
 
     def _run_response(self) -> None:
-        """Make what the handler gets for a response in the background."""
+        """Make what the handler gets for a response in the background.
+
+        A handler that knows ``committed_tokens`` continues behind them, and sends again what they say; each other one
+        begins again.
+        """
         work = read_work(bytes(self._body))
         request = read_request(json.dumps(work["request"]).encode(), self._ids)
-        self._replay = Replay(work["made"])
-        self.row.data = {"body": request.completion(work["history"])}
+        self._replay, self._committed = Replay(work["made"]), len(work["tokens"])
+        self.row.data = {"body": request.completion(work["history"]), "committed_tokens": work["tokens"]}
         self.row.encode = self._encode_pieces
 
     def _encode_pieces(self, row: Row, value: Any, more: bool) -> Buffer:
-        """Return what is new of the generation, a piece in each line, and finally how it has ended."""
+        """Return what is new of the generation, a line, and finally how it has ended."""
         self._check_answered(row, value)
         row.add_response_property(_CONTENT_TYPE, JSON)
-        pieces = [self._replay.rest(piece) for piece in self._chunks.read(value)]
-        lines: list[Any] = [piece for piece in pieces if piece is not None]
+        pieces = [new for piece in self._chunks.read(value) if (new := self._replay.rest(piece)) is not None]
+        tokens, end = self._chunks.tokens[self._committed :], None
+        self._committed += len(tokens)
         if not more:
-            lines.append({"end": {"reason": self._chunks.reason, "usage": self._chunks.usage}})
+            self._replay.end()
+            end = {"reason": self._chunks.reason, "usage": self._chunks.usage}
             self._end()
-        return "".join(f"{json_text(line)}\n" for line in lines).encode()
+        elif not pieces and not tokens:
+            return b""
+        return f"{json_text({'pieces': pieces, 'tokens': tokens, 'end': end})}\n".encode()
 
     @property
     def _is_busy(self) -> bool:

@@ -1,7 +1,7 @@
 """Responses that are made in the background: this server's part of `ts.apis.openai.background_response`.
 
 A run claims a response, has it generated as a request of its own, and appends what comes in groups to the sequence of
-the response. A run that fails begins again; one that ended with its server begins again when the response is asked for.
+the response. After a failure another run goes on; if that was the server's end, once the response is asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from torchserve_py.core.jobs.call import Call, SequenceRequest
@@ -118,15 +119,15 @@ class BackgroundResponse:
             else:
                 return
         error = {"code": "server_error", "message": "The generation broke off again and again."}
-        await self._append(number, [], "given-up", {"error": error})
+        await self._append(number, "given-up", _Group(end={"error": error}))
         on_append()
 
     async def _generate(self, work: dict[str, Any], on_append: Callable[[], None]) -> None:
         call = self._call(ResponsesCall("run_response", self.id), json.dumps(work).encode(), self._own_sequence())
         number = 0
         try:
-            async for pieces, end in _groups(call):
-                answer = await self._append(work["run"], pieces, str(number), end)
+            async for group in _groups(call):
+                answer = await self._append(work["run"], str(number), group)
                 number += 1
                 on_append()
                 if answer["over"]:
@@ -134,8 +135,8 @@ class BackgroundResponse:
         finally:
             call.cancel()
 
-    async def _append(self, run: int, pieces: list[Any], name: str, end: dict[str, Any] | None) -> dict[str, Any]:
-        body = json.dumps({"run": run, "pieces": pieces, "end": end}).encode()
+    async def _append(self, run: int, name: str, group: _Group) -> dict[str, Any]:
+        body = json.dumps({"run": run, **vars(group)}).encode()
         return await self.step(self.operation("append_part"), body, f"{self.id}/{run}/{name}")
 
     def _own_sequence(self) -> SequenceRequest:
@@ -151,30 +152,42 @@ class BackgroundResponse:
         return made
 
 
-async def _groups(call: Call) -> AsyncIterator[tuple[list[Any], dict[str, Any] | None]]:
-    """Yield what a generation brings, in groups, and finally how it has ended. Raises _RunFailed: it broke off."""
-    pieces: list[Any] = []
+@dataclass
+class _Group:
+    """What is appended at a time: pieces, their tokens, and how the generation has ended, once it has."""
+
+    pieces: list[Any] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    end: dict[str, Any] | None = None
+
+
+async def _groups(call: Call) -> AsyncIterator[_Group]:
+    """Yield what a generation brings, the last group with its end. Raises _RunFailed: it broke off."""
+    group = _Group()
     loop = asyncio.get_running_loop()
     size, since, waiting = 0, loop.time(), None
     try:
         while True:
             waiting = waiting or asyncio.ensure_future(_next(call))
-            patience = _GROUP_SECONDS if pieces else _ALIVE_SECONDS
+            patience = _GROUP_SECONDS if size else _ALIVE_SECONDS
             await asyncio.wait((waiting,), timeout=max(0.0, since + patience - loop.time()))
             if waiting.done():
                 part, waiting = waiting.result(), None
                 if part.error is not None:
-                    yield pieces, _failure(part.status, part.error)
+                    group.end = _failure(part.status, part.error)
+                    yield group
                     return
                 size += len(part.body)
-                lines = [json.loads(line) for line in bytes(part.body).splitlines()]
-                pieces += [line for line in lines if "end" not in line]
+                for line in map(json.loads, bytes(part.body).splitlines()):
+                    group.pieces += line["pieces"]
+                    group.tokens += line["tokens"]
+                    group.end = line["end"]
                 if not part.more:
-                    yield pieces, lines[-1]["end"]
+                    yield group
                     return
-            if size >= _GROUP_BYTES or loop.time() >= since + (_GROUP_SECONDS if pieces else _ALIVE_SECONDS):
-                yield pieces, None
-                pieces, size, since = [], 0, loop.time()
+            if size >= _GROUP_BYTES or loop.time() >= since + (_GROUP_SECONDS if size else _ALIVE_SECONDS):
+                yield group
+                group, size, since = _Group(), 0, loop.time()
     finally:
         if waiting is not None:
             waiting.cancel()
