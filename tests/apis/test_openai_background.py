@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from tests.e2e.running_server import DEADLINE, RunningServer
@@ -178,6 +179,31 @@ def test_a_stream_is_left_and_taken_up_again(client: openai.OpenAI) -> None:
                 break
     rest = list(client.responses.retrieve(seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number))
     check(seen + rest, 150)
+
+
+def test_a_browser_takes_a_stream_up_again(server: RunningServer, client: openai.OpenAI) -> None:
+    begun = begin(client, 60)
+    last = [*client.responses.retrieve(begun.id, stream=True)][-1].sequence_number
+    url = f"{server.inference}/v1/responses/{begun.id}?stream=true"
+
+    def lines(after: object, query: str = "", status: int = 200) -> list[str]:
+        found = httpx.get(url + query, headers={"Last-Event-ID": str(after)}, timeout=DEADLINE)
+        assert found.status_code == status
+        return [line for line in found.text.splitlines() if line.startswith(("id:", "event:"))]
+
+    whole = lines("")
+    assert whole[::2] == [f"id: {number}" for number in range(last + 1)]
+    assert lines(7) == whole[16:]
+    assert lines(7, "&starting_after=3") == whole[16:], "the address is that of the first request"
+    assert lines("", "&starting_after=3") == whole[8:]
+    assert lines(last, status=204) == []
+    assert lines("-1x", status=400) == []
+    assert (
+        "id:"
+        not in httpx.post(
+            f"{server.inference}/v1/responses", json={"model": "counter", "input": "2", "stream": True}
+        ).text
+    )
 
 
 def test_it_outlives_its_worker(server: RunningServer, client: openai.OpenAI) -> None:

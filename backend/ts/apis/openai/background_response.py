@@ -93,8 +93,8 @@ def cancel(state: ConversationState, response_id: str, ids: ItemIds) -> Change:
 def events(state: ConversationState, response_id: str, after: int, ids: ItemIds) -> dict[str, Any]:
     """Return the events with a number greater than ``after``, the last number, and whether the response has ended."""
     is_over = not _is_running(state, response_id)
-    texts = _replayed(state, response_id, ids)[1]
-    return {"events": "".join(texts[after + 1 :]), "last": len(texts) - 1, "over": is_over}
+    answer, text = _replayed(state, response_id, ids, after)
+    return {"events": text, "last": answer.count - 1, "over": is_over}
 
 
 def _end(state: ConversationState, response_id: str, response: dict[str, Any], ids: ItemIds) -> Entry:
@@ -103,16 +103,18 @@ def _end(state: ConversationState, response_id: str, response: dict[str, Any], i
     return entry_of(ENDED, {"response": response, "output": answer.items})
 
 
-def _replayed(state: ConversationState, response_id: str, ids: ItemIds) -> tuple[ResponseAnswer, list[str]]:
-    """Return a response as it was made, and its events."""
+def _replayed(
+    state: ConversationState, response_id: str, ids: ItemIds, after: int | None = None
+) -> tuple[ResponseAnswer, str]:
+    """Return a response as it was made, and its events after a number."""
     response = state.responses[response_id]["response"]
     head = {**response, "status": IN_PROGRESS}
     head |= dict.fromkeys(("completed_at", "incomplete_details", "usage", "error"))
-    answer = ResponseAnswer(head, ids)
+    answer = ResponseAnswer(head, ids, after)
     texts = [answer.begin(), *(answer.add(piece) for part in _run_of(state, response_id)["parts"] for piece in part)]
     if response["status"] != IN_PROGRESS:
         texts.append(answer.end(response))
-    return answer, [f"{event}\n\n" for text in texts for event in text.split("\n\n")[:-1]]
+    return answer, "".join(texts)
 
 
 def _run_of(state: ConversationState, response_id: str) -> Mapping[str, Any]:

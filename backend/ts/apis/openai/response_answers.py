@@ -93,14 +93,17 @@ class ResponseAnswer:
     Args:
         head: The response without output.
         ids: Those of its items.
+        after: Only events with greater numbers are returned, and each has its number as ``id``, behind which a client
+            can continue; None for all events, without ids.
 
     Attributes:
         items: Its output so far.
         count: How many events there were.
     """
 
-    def __init__(self, head: Mapping[str, Any], ids: ItemIds) -> None:
+    def __init__(self, head: Mapping[str, Any], ids: ItemIds, after: int | None = None) -> None:
         self._head = dict(head)
+        self._after = after
         self._output = ResponseOutput(ids.of_output(head["id"]), namespaced(head["tools"]))
         self.items = self._output.items
         self.count = 0
@@ -143,8 +146,13 @@ class ResponseAnswer:
     def _encoded(self, events: Iterable[Event]) -> str:
         encoded = []
         for kind, values in events:
-            event = {"type": kind, "sequence_number": self.count} | values
+            number = self.count
             self.count += 1
+            if self._after is not None:
+                if number <= self._after:
+                    continue
+                encoded.append(f"id: {number}\n")
+            event = {"type": kind, "sequence_number": number} | values
             encoded.append(f"event: {kind}\ndata: {json_text(event)}\n\n")
         return "".join(encoded)
 

@@ -64,6 +64,9 @@ _EVENTS: Final = (
     Parameter("stream", "Whether the events are sent", "boolean", default=False),
     Parameter("starting_after", "The number of the event before the first one", "integer", least=0),
 )
+#: The header in which a browser repeats the last ``id`` of a stream that has broken off. It asks for the same URL, so
+#: this is newer than a number there.
+_LAST_EVENT: Final = "Last-Event-ID"
 #: How often it is looked whether another server has appended to a response (seconds).
 _LOOK_SECONDS: Final = 1.0
 #: Digits of the number of an event.
@@ -239,18 +242,22 @@ class ResponsesEndpoints(OpenAIEndpoints):
         model, sequence = self._found(request, values)
         name = values["response_id"]
         if request.parameter("stream") == "true":
-            after = request.parameter("starting_after") or "-1"
+            param, after = _LAST_EVENT, request.headers.get(_LAST_EVENT)
+            if not after:
+                param, after = "starting_after", request.parameter("starting_after") or "-1"
             if not (after == "-1" or (after.isascii() and after.isdecimal() and len(after) < _LONGEST_NUMBER)):
-                raise _wrong(f"starting_after is {after[:20]!a}; the number of an event is right.", "starting_after")
+                raise _wrong(f"{param} is {after[:20]!a}; the number of an event is right.", param)
             return self._events(request, self._background(request, model, sequence, name), int(after))
         return self._submit_response(request, b"", model, sequence, ResponsesCall("get_response", name))
 
-    async def _events(self, request: Request, response: BackgroundResponse, after: int) -> AlreadySent:
+    async def _events(self, request: Request, response: BackgroundResponse, after: int) -> Answer | AlreadySent:
         """Send the events of a response from a number on, as they are appended."""
         try:
             answer = await response.step(response.operation("get_events", after))
         except StepRefused as refusal:
             raise EndpointError(_failure_of(refusal)) from None
+        if answer["over"] and not answer["events"] and request.headers.get(_LAST_EVENT):
+            return Answer(204)  # else a browser would ask again and again
         self.context.responses.start_stream(request, Answer(200, b"", (EVENTS_TYPE,)))
         while request.stage is STREAMING:
             if answer["events"] or answer["over"]:
