@@ -15,6 +15,8 @@ from torchserve_py.apis.openai.openai_keys import OpenAIKeys
 from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 
 Pack = Callable[[bytes], bytes]
+#: A frame of zstd with data for others (RFC 8878, 3.1.2).
+SKIPPED = bytes.fromhex("502a4d18 03000000 616263")
 BODY = json.dumps(
     {"model": "m", "messages": [{"role": "user", "content": "hello"}], "prompt": "p", "input": "i"}
 ).encode()
@@ -34,6 +36,8 @@ PACKED: tuple[tuple[str, Pack], ...] = (
     ("deflate", lambda body: zlib.compress(body)[2:-4]),
     ("zstd", zstd.compress),
     ("ZSTD", zstd.compress),
+    ("gzip", lambda body: gzip.compress(body[:3]) + gzip.compress(b"") + gzip.compress(body[3:])),
+    ("zstd", lambda body: SKIPPED + zstd.compress(body[:3]) + SKIPPED + zstd.compress(body[3:])),
 )
 
 
@@ -64,6 +68,11 @@ async def test_every_endpoint_refuses_the_same_bodies(serving: OpenEndpoints, pa
         ("zstd", zstd.compress(BODY)[:-1], 400),
         ("zstd", zstd.compress(b" " * 100_001), 413),
         ("gzip", gzip.compress(b" " * 100_001), 413),
+        ("gzip", gzip.compress(b" " * 60_000) * 2, 413),
+        ("gzip", gzip.compress(BODY) * 2 + b"x", 400),
+        ("gzip", gzip.compress(BODY) + gzip.compress(BODY)[:-1], 400),
+        ("deflate", zlib.compress(BODY) * 2, 400),
+        ("zstd", zstd.compress(BODY) * 2 + b"x", 400),
     )
     for encoding, body, status in refused:
         answer = await serving.request("POST", path, data=body, headers={"Content-Encoding": encoding})

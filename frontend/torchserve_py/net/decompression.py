@@ -23,6 +23,11 @@ _LARGEST_ZSTD_WINDOW: Final = 23
 _SMALL: Final = 16_384
 #: The size of a piece that a thread decompresses (bytes).
 _PIECE: Final = 1 << 18
+#: What a member gets at a time (bytes), since it copies what follows behind its end.
+_SLICE: Final = 1 << 14
+#: How many members a body may have, and how many begin in one call: one costs as much as some thousand bytes.
+_MOST_MEMBERS: Final = 10_000
+_MEMBERS_AT_ONCE: Final = 100
 #: Pieces of more bytes in total are joined in a thread, too.
 _LARGE: Final = 1 << 20
 #: How many threads decompress. A thread keeps the memory that it has freed, so a few threads of their own take less
@@ -65,13 +70,47 @@ class _ZstdStream:
             raise zlib.error(str(error)) from None
 
 
+class _Members:
+    """Members, one behind the other: those of gzip (RFC 1952, 2.2), or frames of zstd (RFC 8878, 3)."""
+
+    unused_data = b""
+
+    def __init__(self, begin: Callable[[], InflatingStream]) -> None:
+        self._begin = begin
+        self._member = begin()
+        self._begun = 1
+        self.unconsumed_tail = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
+        pieces, position, rest = list[bytes](), 0, b""
+        last = self._begun + _MEMBERS_AT_ONCE
+        while True:
+            if self._member.eof and (rest or position < len(data)):
+                self._member = self._begin()
+                self._begun += 1
+                if self._begun > _MOST_MEMBERS:
+                    raise zlib.error(f"it has more than {_MOST_MEMBERS} members")
+            part = rest or data[position : position + _SLICE]
+            position += 0 if rest else len(part)
+            pieces.append(self._member.decompress(part, max_length))
+            max_length -= len(pieces[-1])
+            rest = self._member.unused_data or self._member.unconsumed_tail
+            if not max_length or self._begun == last or not (rest or position < len(data)):
+                self.unconsumed_tail = rest + bytes(data[position:])
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 #: Begins to decompress a body.
 Encoding = Callable[[], InflatingStream]
-GZIP: Final[Encoding] = partial(zlib.decompressobj, 31)
+GZIP: Final[Encoding] = partial(_Members, partial(zlib.decompressobj, 31))
 #: In the container of zlib (RFC 1950).
 DEFLATE: Final[Encoding] = partial(zlib.decompressobj, 15)
 BARE_DEFLATE: Final[Encoding] = partial(zlib.decompressobj, -15)
-ZSTD: Final[Encoding] = _ZstdStream
+ZSTD: Final[Encoding] = partial(_Members, _ZstdStream)
 
 
 class Decompressor:
@@ -100,11 +139,14 @@ class Decompressor:
             pieces.append(stream.decompress(data, min(_SMALL, largest + 1)))
             size, position, fed = len(pieces[0]), len(data), stream.unconsumed_tail
             take(size, size)
-        has_more = not stream.eof
-        if has_more:
+
+        def has_more() -> bool:
+            return not stream.eof or (not stream.unused_data and bool(fed or position < len(data)))
+
+        if has_more():
             run = asyncio.get_running_loop().run_in_executor
             async with self._free_threads:
-                while not stream.eof:
+                while has_more():
                     if not fed:
                         fed = memoryview(data)[position : position + _PIECE]
                         position += len(fed)

@@ -1,6 +1,7 @@
 """How large messages may be, and how much of them a server holds."""
 
 import asyncio
+import gzip
 import random
 import zlib
 from collections.abc import AsyncIterator
@@ -151,6 +152,31 @@ async def test_messages_of_any_size_are_decompressed_and_cut_short_ones_refused(
             await decompressed(Decompressor(), Compressed(packed[:-1]), "deflate", limit, reader)
     with pytest.raises(BadGrpcMessage, match="larger than max"):
         await decompressed(Decompressor(), Compressed(zlib.compress(plain + b"x")), "deflate", limit, reader)
+
+
+async def test_a_body_has_no_more_members_than_are_quickly_decompressed() -> None:
+    limit = limit_of(100_000)
+    reader = MessageReader(limit, RequestBudget())
+    member = gzip.compress(b"")
+    assert await decompressed(Decompressor(), Compressed(member * 10_000), "gzip", limit, reader) == b""
+    with pytest.raises(BadGrpcMessage, match="more than 10000 members"):
+        await decompressed(Decompressor(), Compressed(member * 10_001), "gzip", limit, reader)
+
+
+@pytest.mark.parametrize("size", [1, 8191, 16_384, 262_144, 300_000])
+async def test_a_gzip_body_may_have_many_members(size: int) -> None:
+    plain = random.Random(size).randbytes(1_000_000)
+    starts = range(0, len(plain), size)[:9_999]
+    members = [gzip.compress(plain[start : start + size], 1) for start in starts]
+    content = plain[: size * len(members)]
+    limit = limit_of(len(content))
+    reader = MessageReader(limit, RequestBudget())
+    packed = Compressed(b"".join(members))
+    assert await decompressed(Decompressor(), packed, "gzip", limit, reader) == content
+    with pytest.raises(BadGrpcMessage, match="cut short"):
+        await decompressed(Decompressor(), Compressed(packed[:-1]), "gzip", limit, reader)
+    with pytest.raises(BadGrpcMessage, match="larger than max"):
+        await decompressed(Decompressor(), Compressed(packed + gzip.compress(b"x")), "gzip", limit, reader)
 
 
 async def test_others_go_on_while_a_message_is_decompressed() -> None:
