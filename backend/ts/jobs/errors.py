@@ -84,6 +84,15 @@ def too_large(size: int, limit: int) -> str:
     return f"The response has {size} bytes; max_response_size is {limit}."
 
 
+def text_of(value: object) -> str:
+    """Return ``str(value)``, or the name of the value's type if that raises: the value may be a model's own."""
+    try:
+        return str(value)
+    except Exception:
+        logger.exception("The %s of the model's code cannot be converted to text", type(value).__name__)
+        return type(value).__name__
+
+
 def wire_text(text: str) -> str:
     """Return ``text`` in a form that the socket can carry: of limited length, and without lone surrogates."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ts.connection.frontend_connection import FrontendConnection, FrontendGone
 from ts.context import RowError
 from ts.jobs import device_loss
-from ts.jobs.errors import HandlerFailed, JobsCancelled, RowFailure, device_failure, too_large, users_traceback
+from ts.jobs.errors import HandlerFailed, JobsCancelled, RowFailure, device_failure, text_of, too_large, users_traceback
 from ts.jobs.row import Row
 from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, InferRow, ResultRow
@@ -263,7 +263,7 @@ def failure_of(error: BaseException) -> RowFailure:
         return failure
     if isinstance(error, PredictionException):
         # A subclass may not have called the constructor that sets these attributes.
-        status, text = error_status(getattr(error, "error_code", 500)), _text_of(getattr(error, "message", error))
+        status, text = error_status(getattr(error, "error_code", 500)), text_of(getattr(error, "message", error))
         if status < 500:  # the request is wrong, not the handler
             logger.info("Refused with status %d: %s", status, text)
         else:
@@ -271,12 +271,3 @@ def failure_of(error: BaseException) -> RowFailure:
         return RowFailure(status, text, kind=error.kind)
     logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
     return HandlerFailed("Prediction failed")
-
-
-def _text_of(value: Any) -> str:
-    """Return ``str(value)``, or the name of the value's type if that raises."""
-    try:
-        return str(value)
-    except Exception:
-        logger.exception("The handler's %s cannot be converted to text", type(value).__name__)
-        return type(value).__name__

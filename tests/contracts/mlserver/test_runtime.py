@@ -75,12 +75,18 @@ async def test_headers_reach_the_model_and_come_back_from_it() -> None:
     assert (answer.json["id"], "ce-id" in answer.headers) == ("7\n8", False)
 
 
+class UntellableError(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("absent")
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
         (MLServerError("Try again", 429), 429, "Try again"),
         (MLServerError("Odd", 200), 500, "Odd"),
         (ValueError("no good"), 500, "builtins.ValueError: no good"),
+        (UntellableError(), 500, f"{__name__}.UntellableError: UntellableError"),
         (MemoryError(), 507, "Out of resources"),
         (asyncio.CancelledError(), 500, "The model awaited something that was cancelled."),
         (HTTPException(499, "left"), 500, "left"),

@@ -171,6 +171,7 @@ SHAPES = {
             Exchange(JSON, b"[]", b"no rows\n", None, None, 400),
             Exchange(JSON, '"é"'.encode(), "unbekanntes Wort: é, 日本\n".encode(), None, None, 500),
             Exchange(JSON, b"1", b"Invalid Request\n", None, None, 500),
+            Exchange(JSON, b"2", b"Untellable\nTraceback", None, None, 500),
         ],
     ),
     "text": Shape(

@@ -307,6 +307,19 @@ def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch
     assert failed_with(call, 0) == (500, "ValueError: no debts")
 
 
+def test_an_exception_that_cannot_be_told_is_answered_in_development(monkeypatch: pytest.MonkeyPatch) -> None:
+    class UntellableError(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("absent")
+
+    def fail(value: int) -> int:
+        raise UntellableError
+
+    monkeypatch.setenv(DEVELOPMENT_VARIABLE, "true")
+    with pytest.raises(RowFailure, match="UntellableError: UntellableError"):
+        Call(fail)(row(body=1))
+
+
 def failed_with(call: Any, index: int) -> tuple[int, str] | None:
     error = call.context.request_processor[index].error
     return None if error is None else (error.status, error.message)

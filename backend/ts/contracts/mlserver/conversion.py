@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from ts.apis.open_inference.tensors import flat, flat_list
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.contracts.mlserver.unread_data import UnreadData
-from ts.jobs.errors import RowFailure, device_failure
+from ts.jobs.errors import RowFailure, device_failure, text_of
 from ts.protocol.messages import STATUS_CANCELLED
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def failure_of(error: Exception) -> RowFailure:
     if isinstance(error, RowFailure):
         return error
     if isinstance(error, MLServerError):
-        return RowFailure(_status_of(error.status_code, lowest=400), str(error))
+        return RowFailure(_status_of(error.status_code, lowest=400), text_of(error))
     if isinstance(error, HTTPException):
         detail: Any = error.detail
         return RowFailure(
@@ -168,7 +168,7 @@ def failure_of(error: Exception) -> RowFailure:
     if failure is not None:
         return failure
     logger.exception("The model failed")
-    return RowFailure(500, f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    return RowFailure(500, f"{type(error).__module__}.{type(error).__qualname__}: {text_of(error)}")
 
 
 def _status_of(code: object, *, lowest: int) -> int:

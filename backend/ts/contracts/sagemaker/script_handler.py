@@ -13,7 +13,7 @@ from ts.contracts.sagemaker.default_functions import answer_type, default_accept
 from ts.contracts.sagemaker.script import Script
 from ts.contracts.sagemaker.toolkit import content_types
 from ts.contracts.sagemaker.toolkit.errors import BaseInferenceToolkitError, UnsupportedFormatError
-from ts.jobs.errors import HandlerFailed, JobsCancelled, RowFailure, device_failure, users_traceback, wire_text
+from ts.jobs.errors import HandlerFailed, JobsCancelled, RowFailure, device_failure, text_of, users_traceback, wire_text
 from ts.runtime.result_bodies import encode_body
 
 logger = logging.getLogger(__name__)
@@ -86,14 +86,14 @@ def _given(body: Any, content_type: str | None) -> Any:
 
 def _failed(error: Exception, status: int, context: Context) -> bytes:
     """Set the status of the answer to a failed request, and return its body."""
-    message = wire_text(str(getattr(error, "message", None) or error)) or _INVALID
+    message = wire_text(text_of(getattr(error, "message", None) or error)) or _INVALID
     if isinstance(error, HandlerFailed):
         message = f"The script's result cannot be sent: {message}"
     if status >= 500:
         logger.warning("The script failed.", exc_info=(type(error), error, users_traceback(error)))
     else:
         logger.info("Refused with status %d: %s", status, message)
-    phrase = "".join(each if each.isprintable() else " " for each in str(getattr(error, "phrase", None) or message))
+    phrase = "".join(each if each.isprintable() else " " for each in text_of(getattr(error, "phrase", None) or message))
     context.set_response_status(status, phrase[:_LONGEST_PHRASE].encode("latin-1", "replace").decode("latin-1"), 0)
     trace = "".join(traceback.format_exception(type(error), error, users_traceback(error)))
     return f"{message}\n{wire_text(trace)}".encode("utf-8", "replace")

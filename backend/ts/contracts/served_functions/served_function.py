@@ -23,6 +23,7 @@ from ts.jobs.errors import (
     PredictionException,
     RowFailure,
     device_failure,
+    text_of,
     users_traceback,
 )
 from ts.row_states import RowStates
@@ -180,7 +181,7 @@ def _told_in_development() -> Iterator[None]:
         if DEVELOPMENT_VARIABLE not in os.environ or device_failure(error) is not None:
             raise
         logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
-        raise RowFailure(500, f"{type(error).__name__}: {error}") from None
+        raise RowFailure(500, f"{type(error).__name__}: {text_of(error)}") from None
 
 
 def _row_error(error: Exception) -> RowError:
@@ -192,7 +193,7 @@ def _row_error(error: Exception) -> RowError:
         return RowError(status if status >= 400 else 500, error.message)
     logger.warning("One request of a batch has failed.", exc_info=(type(error), error, users_traceback(error)))
     if DEVELOPMENT_VARIABLE in os.environ:
-        return RowError(500, f"{type(error).__name__}: {error}")
+        return RowError(500, f"{type(error).__name__}: {text_of(error)}")
     return RowError(503, "Prediction failed", is_defect=True)
 
 
