@@ -2,7 +2,7 @@
 
 TorchServe's rules: an ordinary body is the value of the single key ``body``; a form has one key per field. A value of
 type ``application/json`` is parsed, ``text/…`` becomes ``str``, any other type a ``bytearray``. A value that cannot be
-decoded becomes a ``bytearray``, too.
+decoded by its charset becomes a ``bytearray``, too.
 """
 
 import functools
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ts.jobs.charsets import UTF_8, charset_of, refuse_charset
 from ts.jobs.errors import RowFailure
 from ts.jobs.row import Row
 from ts.protocol.frames import Buffer
@@ -37,7 +38,7 @@ def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
         forms: The module whose ``parse_form(content_type, body)`` returns the fields of a form; empty: there is none.
 
     Raises:
-        Failure: The body is a form that cannot be parsed.
+        Failure: The body is a form that cannot be parsed, or text in a charset that is not known.
     """
     job_id, headers, content_type, body, _, _ = row
     if type(body) is list:
@@ -55,14 +56,14 @@ def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
         if type_ and name:  # a file
             files.setdefault(name, []).append(data[name])
     data.update((name, several) for name, several in files.items() if len(several) > 1)
-    return Row(job_id, data, headers, [(name, type_) for name, type_, _ in parameters])
+    return Row(job_id, data, headers, [(name, media_type(type_)) for name, type_, _ in parameters])
 
 
 @functools.lru_cache(maxsize=256)
 def _body_type(content_type: str | bytes | None) -> tuple[Decoder | None, tuple[tuple[str, str]]]:
     """Return the decoder of a body of that type (None for a form), and the pseudo header of the body."""
     type_ = media_type(content_type)
-    decoder = None if type_.lower() in _FORM_TYPES else _decoder(type_)
+    decoder = None if type_.lower() in _FORM_TYPES else _decoder(content_type)
     return decoder, (("body", type_),)
 
 
@@ -81,10 +82,11 @@ def form_fields(row: InferRow, forms: str) -> Sequence[Parameter] | None:
 
 def media_type(content_type: str | bytes | None) -> str:
     """Return a content type without its parameters."""
-    if not content_type:
-        return ""
-    text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
-    return text.partition(";")[0].strip()
+    return _text(content_type).partition(";")[0].strip()
+
+
+def _text(content_type: str | bytes | None) -> str:
+    return content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type or ""
 
 
 def _parameters(
@@ -93,9 +95,9 @@ def _parameters(
     """Return the parameters in one item of a body that is a list: the named one, or (nameless) those of a raw body."""
     raw = value.encode() if isinstance(value, str) else value
     if name is None:
-        decoder, ((key, type_),) = _body_type(content_type)
-        return _form(forms, content_type, raw) if decoder is None else [(key, type_, raw)]
-    return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), media_type(content_type), raw)]
+        decoder, ((key, _),) = _body_type(content_type)
+        return _form(forms, content_type, raw) if decoder is None else [(key, _text(content_type), raw)]
+    return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), _text(content_type), raw)]
 
 
 def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
@@ -105,11 +107,16 @@ def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence
     return parameters
 
 
-def _decoder(media_type: str) -> Decoder:
-    kind = media_type.lower()  # types are the same in any case (RFC 9110, 8.3.1)
-    if kind == JSON:
-        return _decode_json
-    return _decode_text if kind.startswith("text") else _own
+@functools.lru_cache(maxsize=256)
+def _decoder(content_type: str | bytes | None) -> Decoder:
+    kind = media_type(content_type).lower()  # types are the same in any case (RFC 9110, 8.3.1)
+    if kind != JSON and not kind.startswith("text"):
+        return _own
+    charset = charset_of(content_type)
+    if charset is None:
+        return lambda _: refuse_charset(content_type)
+    decode = _decode_json if kind == JSON else _decode_text
+    return decode if charset == UTF_8 else functools.partial(decode, charset=charset)
 
 
 def _own(value: Buffer) -> bytearray:
@@ -117,10 +124,10 @@ def _own(value: Buffer) -> bytearray:
     return value if isinstance(value, bytearray) else bytearray(value)
 
 
-def _decode_json(value: bytes) -> Any:
+def _decode_json(value: bytes, charset: str = UTF_8) -> Any:
     try:
         try:
-            return json.loads(str(value, "utf-8"))
+            return json.loads(str(value, charset))
         except ValueError:
             return json.loads(value)  # finds out that it is UTF-16 or UTF-32, or starts with a byte order mark
     except (ValueError, RecursionError) as error:  # the client's mistake, which needs no traceback of the library's
@@ -128,9 +135,9 @@ def _decode_json(value: bytes) -> Any:
         return _own(value)
 
 
-def _decode_text(value: bytes) -> str | bytearray:
+def _decode_text(value: bytes, charset: str = UTF_8) -> str | bytearray:
     try:
-        return str(value, "utf-8")
+        return str(value, charset)
     except UnicodeDecodeError as error:
-        logger.warning("Failed utf-8 decoding of input data. Forwarding encoded payload: %s", error)
+        logger.warning("Failed text decoding of input data. Forwarding encoded payload: %s", error)
         return _own(value)

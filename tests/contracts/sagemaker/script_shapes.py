@@ -92,6 +92,18 @@ SHAPES = {
             Exchange(JSON, b"[[1, 2, 3]]", [[2.0, 4.0, 6.0]]),
             Exchange("application/json; charset=utf-8", b"[[1, 2, 3]]", [[2.0, 4.0, 6.0]]),
             Exchange(CSV, b"1,2,3\n4,5,6.5\n", [[2.0, 4.0, 6.0], [8.0, 10.0, 13.0]]),
+            Exchange(
+                "text/csv; charset=utf-16", "1,2,3\n4,5,6\n".encode("utf-16"), [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
+            ),
+            Exchange(
+                "application/json; charset=utf-9",
+                b"[]",
+                b"Header Content-Type: 'application/json; charset=utf-9'",
+                None,
+                None,
+                415,
+            ),
+            Exchange(CSV, b"\xff", b"The body is not text in the charset", None, None, 400),
             Exchange(NPY, npy(np.ones((1, 3))), [[2.0, 2.0, 2.0]]),
             Exchange(JSON, b"[[1, 2, 3]]", b"2.0,4.0,6.0\n", accept=CSV, answer_type=CSV),
             Exchange(JSON, b"[[1, 2, 3]]", [[2.0, 4.0, 6.0]], accept="text/html, application/json;q=0.9"),

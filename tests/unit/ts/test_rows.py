@@ -1,5 +1,6 @@
 """From bodies to what a handler gets for them."""
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -40,6 +41,15 @@ def multipart(*parts: tuple[str, bytes], boundary: str = "frontier") -> tuple[by
         ("text/plain", b"\xc3\xab", "ë"),
         ("text/plain; charset=utf-8", b"a", "a"),
         ("text/plain", b"\xff", bytearray(b"\xff")),
+        ("text/csv; header=present; charset=latin-1", b"\xff", "\u00ff"),
+        ('Text/Plain; Charset="ISO-8859-15"', b"\xa4", "\u20ac"),
+        ("text/plain; charset=utf-16", "\u00eb".encode("utf-16"), "\u00eb"),
+        ("text/plain; charset=Shift_JIS", "\u65e5".encode("shift_jis"), "\u65e5"),
+        ("text/plain; charset=us-ascii", b"\xff", bytearray(b"\xff")),
+        ("text/plain; charset=", b"\xc3\xab", "\u00eb"),
+        ("application/json; charset=windows-1252", b'["\x80"]', ["\u20ac"]),
+        ("application/json; charset=utf-16le", '["\u00eb"]'.encode("utf-16-le"), ["\u00eb"]),
+        ("image/png; charset=none", b"\x89PNG", bytearray(b"\x89PNG")),
         ("image/png", b"\x89PNG", bytearray(b"\x89PNG")),
         (None, b"", bytearray()),
         (None, b"7", bytearray(b"7")),
@@ -50,6 +60,18 @@ def test_an_ordinary_body_is_decoded_by_its_content_type(content_type: str | Non
 
     assert data == {"body": value}
     assert type(data["body"]) is type(value)
+
+
+@pytest.mark.parametrize("charset", ["binary", "rot13", "base64", "idna", "unicode_escape", "utf-9", "../os"])
+@pytest.mark.parametrize("kind", ["application/json", "text/csv"])
+def test_text_in_a_charset_that_is_not_known_is_refused(kind: str, charset: str) -> None:
+    with pytest.raises(
+        RowFailure, match=f"Content-Type: '{kind}; charset={re.escape(charset)}' names a charset"
+    ) as raised:
+        read(b"1", f"{kind}; charset={charset}")
+
+    assert raised.value.status == 415
+    assert read(b"1", f"{kind}; charset={charset}", decode=False) == {"body": bytearray(b"1")}
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", None])
@@ -88,7 +110,10 @@ def test_a_multipart_form_decodes_files_by_type_and_leaves_fields_alone() -> Non
             'Content-Disposition: form-data; name="data"; filename="a.json"\r\nContent-Type: application/json',
             b'{"a":1}',
         ),
-        ('Content-Disposition: form-data; name="text"; filename="a.txt"\r\nContent-Type: text/plain; charset=x', b"hi"),
+        (
+            'Content-Disposition: form-data; name="text"; filename="a"\r\nContent-Type: text/plain; charset=latin-1',
+            b"h\xef",
+        ),
         ('Content-Disposition: form-data; name="raw"; filename="a.bin"', b"\x00\r\n\xff"),
         ('Content-Disposition: form-data; name="field"\r\nContent-Type: application/json', b'{"a":1}'),
         ('Content-Disposition: form-data; name="na\xefve"', b""),
@@ -98,7 +123,7 @@ def test_a_multipart_form_decodes_files_by_type_and_leaves_fields_alone() -> Non
 
     assert found.data == {
         "data": {"a": 1},
-        "text": "hi",
+        "text": "h\u00ef",
         "raw": bytearray(b"\x00\r\n\xff"),
         "field": bytearray(b'{"a":1}'),
         "na\xefve": bytearray(),

@@ -30,7 +30,9 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, as_mlserve
     if protocol == OPEN_INFERENCE_REST:
         from ts.apis.open_inference import rest
 
-        return rest.receive(row.headers, row.body, declared, row.job_id, as_mlserver=as_mlserver)
+        return rest.receive(
+            row.headers, row.body, declared, row.job_id, content_type=row.content_type, as_mlserver=as_mlserver
+        )
     if protocol == OPEN_INFERENCE_GRPC:
         from ts.apis.open_inference import grpc
 

@@ -16,6 +16,7 @@ from ts.apis.open_inference.json_request import read_request
 from ts.apis.open_inference.json_response import LENGTH_HEADER, write_event, write_response
 from ts.apis.open_inference.tensors import LARGE_TENSOR, check
 from ts.apis.open_inference.types import InferenceRequest, InferenceResponse, Tensor
+from ts.jobs.charsets import in_utf8
 from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.frames import Buffer
@@ -92,6 +93,7 @@ def receive(
     declared: Mapping[str, Any],
     job_id: str,
     *,
+    content_type: str | bytes | None = None,
     as_mlserver: bool = False,
 ) -> RestRequest | TextRequest:
     """Decode a request; see `receive.receive`. Raises Failure: the body is not a valid request."""
@@ -103,6 +105,8 @@ def receive(
             length = _length(value, len(body))
     if length == 0:
         return _receive_raw(memoryview(body), declared, endpoint, job_id)
+    if length is None:
+        body = in_utf8(body, content_type)
     if length is None or length == len(body):
         large = parse_with_arrays(body) if len(body) >= LARGE_TENSOR else None
         try:

@@ -93,8 +93,8 @@ class _MultipartReader:
             raise FormParserError("a part has no name in its Content-Disposition header")
         type_ = ""
         if b"filename" in options:
-            declared = self._headers.get(b"content-type", b"").decode("latin-1")
-            type_ = declared.partition(";")[0].strip() or _DEFAULT_FILE_TYPE
+            declared = self._headers.get(b"content-type", b"").decode("latin-1").strip()
+            type_ = declared if declared.partition(";")[0] else _DEFAULT_FILE_TYPE
         # The header parser gives UTF-8 names back as the latin-1 text it read them as.
         self._parts.append((name.decode("utf-8", "replace"), type_, bytes(self._value)))
         self._headers, self._value = {}, bytearray()

@@ -13,6 +13,7 @@ from ts.contracts.sagemaker.default_functions import answer_type, default_accept
 from ts.contracts.sagemaker.script import Script
 from ts.contracts.sagemaker.toolkit import content_types
 from ts.contracts.sagemaker.toolkit.errors import BaseInferenceToolkitError, UnsupportedFormatError
+from ts.jobs.charsets import decoded
 from ts.jobs.errors import HandlerFailed, JobsCancelled, RowFailure, device_failure, text_of, users_traceback, wire_text
 from ts.runtime.result_bodies import encode_body
 
@@ -75,13 +76,13 @@ class ScriptHandler:
 
 
 def _given(body: Any, content_type: str | None) -> Any:
-    """Return a body as ``input_fn`` gets it: JSON and CSV as text, all others as bytes that can be changed."""
+    """Return a body as ``input_fn`` gets it: JSON and CSV as text, all others as bytes that can be changed.
+
+    Raises RowFailure: text cannot be decoded by its charset.
+    """
     if media_type(content_type or "") not in content_types.UTF8_TYPES:
         return body if isinstance(body, bytearray) else bytearray(body)
-    try:
-        return bytes(body).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RowFailure(400, f"A body of the type {content_type} must be UTF-8: {error}") from error
+    return decoded(body, content_type)
 
 
 def _failed(error: Exception, status: int, context: Context) -> bytes:

@@ -24,7 +24,8 @@ from ts.contracts.truss.reply import (
     Problem,
     TrussAnswer,
 )
-from ts.jobs.errors import wire_text
+from ts.jobs.charsets import in_utf8
+from ts.jobs.errors import RowFailure, wire_text
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
 from ts.runtime.result_bodies import error_row
@@ -84,7 +85,16 @@ class TrussForm(Form):
         self.name = "binary" if self._binary else "json"
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
-        return decode(self._row.body, input_type, binary=self._binary)
+        return decode(self._body(), input_type, binary=self._binary)
+
+    def _body(self) -> Any:
+        """Return the body, JSON in UTF-8. Raises Problem: it cannot be decoded by its charset."""
+        if self._binary:
+            return self._row.body
+        try:
+            return in_utf8(self._row.body, self._row.content_type)
+        except RowFailure as failure:
+            raise Problem(failure.status, CLIENT_ERROR, failure.message) from failure
 
     def encode(self, result: Any) -> TrussAnswer:
         return encode(result, binary=self._binary)
@@ -127,7 +137,7 @@ class PredictionsForm(TrussForm):
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         if not self._parameters:
             return super().decode(input_type)
-        inputs = decode(self._row.body, None, binary=self._binary) if self._row.body else {}
+        inputs = decode(self._body(), None, binary=self._binary) if self._row.body else {}
         if not isinstance(inputs, dict):
             names = ", ".join(map(repr, self._parameters))
             raise Problem(400, CLIENT_ERROR, f"The parameters {names} need a body that is a JSON object, or none.")

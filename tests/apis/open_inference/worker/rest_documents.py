@@ -23,6 +23,7 @@ def received(
     endpoint: str = "",
     declared: Any = None,
     agent: str = "curl/7",
+    content_type: str = "",
 ):
     text = document if isinstance(document, bytes) else json.dumps(document).encode()
     headers: list[tuple[Any, Any]] = [(b"host", b"here"), (b"User-Agent", agent.encode())]
@@ -30,7 +31,7 @@ def received(
         headers.append((LENGTH, str(len(text) if length is None else length).encode()))
     if endpoint:
         headers.append((ENDPOINT, endpoint))
-    return receive(InferRow(JOB, headers, "", text + binary, OPEN_INFERENCE_REST, False), declared or {})
+    return receive(InferRow(JOB, headers, content_type, text + binary, OPEN_INFERENCE_REST, False), declared or {})
 
 
 def fp32(data: Any, shape: list[int], **more: Any) -> dict[str, Any]:

@@ -23,6 +23,16 @@ def test_data_may_be_nested_or_flat():
         assert (tensor.data, tensor.shape) == ([1, 2, 3, 4], [2, 2])
 
 
+def test_json_is_decoded_by_the_charset_of_its_content_type():
+    body = json.dumps({"inputs": [{"name": "é", "shape": [1], "datatype": "INT8", "data": [1]}]}, ensure_ascii=False)
+    for charset in ("latin-1", "utf-16-be"):
+        request = received(body.encode(charset), content_type=f"application/json; charset={charset}").request
+        assert request.inputs[0].name == "é"
+    assert refusal(body.encode(), content_type="application/json; charset=utf-9").status == 415
+    failure = refusal(body.encode(), content_type="application/json; charset=ascii")
+    assert (failure.status, "'ascii' codec" in failure.message) == (400, True)
+
+
 def test_a_scalar_has_the_empty_shape_and_an_empty_tensor_no_data():
     assert received(fp32([2.5], [])).request.inputs[0].data == [2.5]
     assert received(fp32(2.5, [])).request.inputs[0].data == [2.5]

@@ -8,7 +8,7 @@ import fastapi
 from starlette.exceptions import HTTPException
 from tests.contracts.truss.worker.frontend import Frontend
 
-from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
+from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TRUSS
 
 Serve = Callable[..., Frontend]
 
@@ -18,6 +18,15 @@ class Echo:
         if inputs == {"x": ["fail"]} or inputs == "fail":
             raise HTTPException(418, "no tea")
         return inputs
+
+
+async def test_json_is_decoded_by_the_charset_of_its_content_type(serve: Serve) -> None:
+    frontend = serve(Echo())
+    for protocol in (None, TRUSS):
+        latin, unknown = (f"application/json; charset={charset}" for charset in ("latin-1", "utf-9"))
+        answered = await frontend.infer(raw=b'"\xe9"', content_type=latin, protocol=protocol).answer()
+        assert answered.json == "é"
+        assert (await frontend.infer(raw=b"1", content_type=unknown, protocol=protocol).answer()).status == 415
 
 
 async def test_predictions_take_the_body_of_a_predict(serve: Serve) -> None:
