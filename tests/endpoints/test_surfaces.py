@@ -192,6 +192,16 @@ async def test_with_the_envelope_kservev2_a_handler_gets_inference_requests_as_i
     assert (call.protocol, call.header_dict["explain"]) == (None, "False")
 
 
+async def test_with_the_envelope_kservev2_binary_tensors_are_decoded_as_without_it(start):
+    serving = await start(service_envelope="kservev2")
+    for body, headers in (
+        (b'{"inputs": []}\0', {"Inference-Header-Content-Length": "14"}),
+        (b'{"inputs": [], "parameters": {"binary_data_output": true}}', {}),
+    ):
+        await serving.request("POST", "/v2/models/noop/infer", data=body, headers=headers)
+        assert serving.registry.model.calls.pop().protocol == "open_inference_rest"
+
+
 async def test_a_handler_may_get_inference_requests_as_torchserve_gives_them_without_an_envelope(start):
     serving = await start()
     serving.registry.model.config = replace(

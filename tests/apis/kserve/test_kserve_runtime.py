@@ -8,7 +8,7 @@ import base64
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 import pytest
 import requests
+import tritonclient.http as triton
 from tests.e2e.running_server import DEADLINE, RunningServer
 from tests.ports import free_ports
 
@@ -113,6 +114,12 @@ def test_v2_over_rest_and_grpc(tmp_path: Path) -> None:
         tensor = {"name": "input-0", "shape": [1, 28, 28], "datatype": "FP32", "data": pixels.tolist()}
         answer = post(f"{address}/v2/models/mnist/infer", {"id": "d3b15cad", "inputs": [tensor]}).json()
         assert (answer["id"], answer["outputs"][0]["data"]) == ("d3b15cad", [1])
+        binary = triton.InferInput("input-0", [1, 28, 28], "FP32").set_data_from_numpy(pixels, binary_data=True)
+        wanted = [triton.InferRequestedOutput("input-0", binary_data=True)]
+        with closing(triton.InferenceServerClient(address.removeprefix("http://"))) as client:
+            result = client.infer("mnist", [binary], outputs=wanted)
+        assert result.get_output("input-0")["parameters"] == {"binary_data_size": 8}
+        assert result.as_numpy("input-0").tolist() == [1]
         item = ModelInferRequest.InferInputTensor(
             name="input-0", datatype="BYTES", contents=InferTensorContents(bytes_contents=[picture(2)])
         )

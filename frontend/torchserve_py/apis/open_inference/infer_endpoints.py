@@ -40,8 +40,8 @@ TIMEOUT: Final = "timeout"
 _URGENT_MEMBERS: Final = (b'"timeout"', f'"{PRIORITY}"'.encode(), b'"ts_request_')
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 _LOOKED_INTO: Final = 64 * 1024
-_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
-_LENGTH_NAME: Final = _LENGTH_HEADER.lower().encode()
+LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+_LENGTH_NAME: Final = LENGTH_HEADER.lower().encode()
 _MAX_DIGITS: Final = 20
 #: The most that an unsigned integer of 64 bits holds, which is the parameter's type in Triton (microseconds).
 _MAX_TIMEOUT: Final = 2**64 - 1
@@ -73,7 +73,7 @@ class OpenInferenceCalls:
         if endpoint != INFER:
             headers += ((_ENDPOINT, endpoint),)
         dialect = self._dialects[endpoint]
-        size = _json_size(body, request.headers.get(_LENGTH_HEADER))
+        size = _json_size(body, request.headers.get(LENGTH_HEADER))
         if endpoint == INFER and self._memory.is_enabled and body.find(REGION_MEMBER, 0, size) >= 0:
             in_memory = with_binary_tensors(self._memory, body, size, request.hold)
             if in_memory is not None:

@@ -14,7 +14,7 @@ from torchserve_py.apis.kserve.kserve_dialect import KServeDialect
 from torchserve_py.apis.open_inference import descriptions, documents
 from torchserve_py.apis.open_inference.answers import compressed_for, to_json
 from torchserve_py.apis.open_inference.custom_routes import CustomRoutes
-from torchserve_py.apis.open_inference.infer_endpoints import ENDPOINTS, INFER, OpenInferenceCalls
+from torchserve_py.apis.open_inference.infer_endpoints import ENDPOINTS, INFER, LENGTH_HEADER, OpenInferenceCalls
 from torchserve_py.apis.open_inference.open_inference_keys import gets_body
 from torchserve_py.apis.open_inference.open_inference_settings import OpenInferenceSettings
 from torchserve_py.apis.open_inference.repository import Repository
@@ -46,6 +46,8 @@ from torchserve_py.net.http1.request import Request
 
 #: The envelope under which TorchServe serves ``infer`` itself, in its own way.
 _KSERVE_V2: Final = "kservev2"
+#: How the parameters begin that are about binary tensors.
+_BINARY: Final = b'"binary_data'
 _HTML: Final = ("content-type", "text/html; charset=utf-8")
 _MODEL: Final = "/v2/models/{model_name}"
 _VERSION: Final = f"{_MODEL}/versions/{{model_version}}"
@@ -176,14 +178,18 @@ class OpenInferenceEndpoints(Endpoints):
         model = self.serving.get_latest(name, version)
         if request.method == "OPTIONS":  # as on TorchServe's own paths
             return self._json(request, predict_document(self.context.predict_paths, name))
-        in_envelope = self._kserve_v2 and version is None  # the envelope decodes the request
-        if (
-            endpoint == INFER
-            and model.contract.handlers
-            and (in_envelope or gets_body(model.config.plugin_keys, self.settings))
-        ):
-            return self._predictions.infer(request, name, version, PREDICTING)
+        if endpoint == INFER and model.contract.handlers:
+            if gets_body(model.config.plugin_keys, self.settings):
+                return self._predictions.infer(request, name, version, PREDICTING)
+            if self._kserve_v2 and version is None:
+                return partial(self._infer_in_envelope, request, model)
         return self._calls.begin(request, model, version, endpoint)
+
+    def _infer_in_envelope(self, request: Request, model: ServedModel, body: bytes) -> Reply | None:
+        """Pass JSON on to the envelope, which decodes it; it knows no binary tensors."""
+        if LENGTH_HEADER in request.headers or _BINARY in body:
+            return self._calls.begin(request, model, None, INFER)(body)
+        return self._predictions.infer(request, model.name, None, PREDICTING, body=body)
 
     # The server.
 
