@@ -145,6 +145,18 @@ def test_sequences_with_a_store_go_on_after_their_worker_was_not_needed(server: 
     assert server.unregister("stored").status_code == 200
 
 
+def test_sequences_in_memory_move_when_their_worker_is_not_needed(server: RunningServer, tmp_path: Path) -> None:
+    sequences = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nbatchSize: 1\nmaxNumSequence: 20\n"
+    folder = model_folder(tmp_path, "moving", COUNTING, ONE_TO_THREE + sequences)
+    assert server.register(folder, initial_workers=3).status_code == 200
+    names = [f"s{number}" for number in range(9)]
+    assert {server.predict("moving", sequence=name).text for name in names} == {"1"}
+    wait_for(server, "moving", 1)
+    assert {server.predict("moving", sequence=name).text for name in names} == {"2"}
+    assert server.metric("ts_sequences_moved_total", model_name="moving") >= 6
+    assert server.unregister("moving").status_code == 200
+
+
 def test_a_request_waits_within_its_own_limit(server: RunningServer, tmp_path: Path) -> None:
     slow = "import time\ntime.sleep(20)\ndef handle(data, context):\n    return data\n"
     config = "clientTimeoutInMills: 300\n" + ON_DEMAND

@@ -52,6 +52,9 @@ class FakeDispatcher:
         self.expected: asyncio.Queue[int] = asyncio.Queue()
         self.taken_out: list[str] = []
         self.up: list[str] = []
+        #: Why the sequences of workers cannot move, once that is known, by worker; only these have sequences.
+        self.vacated: dict[str, asyncio.Future[str]] = {}
+        self.reopened: list[str] = []
 
     def worker_up(self, worker: Worker) -> None:
         self.up.append(worker.id)
@@ -61,7 +64,13 @@ class FakeDispatcher:
         self.taken_out.append(worker.id)
 
     def hands_over(self, worker: Worker) -> bool:
-        return False
+        return worker.id in self.vacated
+
+    async def vacate(self, worker: Worker, limit: float) -> str:
+        return await self.vacated[worker.id]
+
+    def reopen(self, worker: Worker) -> None:
+        self.reopened.append(worker.id)
 
     async def retire(self, worker: Worker, limit: float) -> None: ...
     def set_workers(self, count: int) -> None:
@@ -255,3 +264,34 @@ async def test_workers_ask_for_room_and_the_latest_change_is_told() -> None:
     assert change is not None
     assert (change.before, change.now, change.why) == (0, 1, "a request waits")
     await pool.pool.stop(1)
+
+
+async def test_a_worker_that_the_load_no_longer_needs_goes_once_its_sequences_have_moved() -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(2)
+    moved = pool.dispatcher.vacated["1"] = asyncio.get_running_loop().create_future()
+    pool.pool.resize(1, ["1"], "a test")
+    await asyncio.sleep(0)
+    assert [supervisor.id for supervisor in pool.pool.supervisors] == ["2"]
+    assert (pool.ended, pool.dispatcher.taken_out) == ([], [])
+    moved.set_result("")
+    async with asyncio.timeout(60):
+        while pool.ended != ["1"]:
+            await asyncio.sleep(0)
+    assert await pool.pool.stop(60) == []
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_worker_whose_sequences_cannot_move_is_put_back_unless_others_have_its_place(stays: bool) -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(2)
+    moved = pool.dispatcher.vacated["1"] = asyncio.get_running_loop().create_future()
+    pool.pool.resize(1, ["1"], "a test")
+    if not stays:
+        pool.pool.resize(2, [], "the load is back")
+    moved.set_result("1: it is a test")
+    async with asyncio.timeout(60):
+        while pool.dispatcher.reopened != ["1"] if stays else pool.ended != ["1"]:
+            await asyncio.sleep(0)
+    assert [supervisor.id for supervisor in pool.pool.supervisors] == (["2", "1"] if stays else ["2", "3"])
+    assert await pool.pool.stop(60) == []

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
-from tests.core.dispatch.shell import Shell, cause_of, stateful, stateless
+from tests.core.dispatch.shell import FakeWorker, Shell, cause_of, stateful, stateless
 
 from torchserve_py.base.causes import Cause, Reason
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
 from torchserve_py.core.scheduling.demand import WorkerCounts
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.workers.pool import WorkerPool
+from torchserve_py.core.workers.worker import Worker
 from torchserve_py.fleet.scaling import autoscaler as module
 from torchserve_py.fleet.scaling.autoscaler import Autoscaler
 from torchserve_py.fleet.scaling.scaling import ScalingPolicy
@@ -116,6 +117,24 @@ async def test_only_workers_without_open_sequences_are_offered_to_go() -> None:
     followed.autoscaler.start()
     await followed.until(lambda: followed.pool.resized)
     assert followed.pool.resized == [(1, ("w2",))]
+    followed.autoscaler.close()
+    await followed.shell.dispatcher.close(Cause.unregistered)
+
+
+async def test_workers_whose_sequences_can_move_are_offered_behind_those_without_sequences() -> None:
+    followed = Followed(ScalingPolicy(down_after=0.02), stateful(), least=1, most=3, workers=0)
+    followed.pool.wanted = followed.pool.ready_count = 3
+    followed.shell.dispatcher.set_workers(3)
+    for name in ("stays", "gives", "none"):
+        worker = FakeWorker(name, followed.shell.dispatcher)
+        worker.hands_over = name != "stays"
+        followed.shell.dispatcher.worker_up(cast("Worker", worker))
+        followed.shell.workers.append(worker)
+    for worker in followed.shell.workers[:2]:
+        followed.shell.answer(worker, followed.shell.submit("a", worker.id))
+    followed.autoscaler.start()
+    await followed.until(lambda: followed.pool.resized)
+    assert followed.pool.resized == [(2, ("none", "gives"))]
     followed.autoscaler.close()
     await followed.shell.dispatcher.close(Cause.unregistered)
 

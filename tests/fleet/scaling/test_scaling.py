@@ -35,13 +35,14 @@ class Looks:
         accepted: int = 0,
         refused: int = 0,
         bound: int = 0,
+        givers: tuple[str, ...] = (),
         ready: int | None = None,
         failing: bool = False,
     ) -> Decision | None:
         self.now += 1.0
         self.accepted += accepted
         self.refused += refused
-        demand = Demand(queued, oldest_wait, busy, self.accepted, self.refused, 1, (), bound)
+        demand = Demand(queued, oldest_wait, busy, self.accepted, self.refused, 1, (), bound, givers)
         ready = self.wanted if ready is None else ready
         decision = self.scaling.decide(
             demand, WorkerCounts(self.wanted, ready, failing, self.least, self.most), self.now
@@ -148,6 +149,21 @@ def test_a_worker_with_the_only_copy_of_a_state_stays_until_its_sequences_are_ov
     assert looks.wanted == 1
     assert not looks.looks(1000, bound=1)
     assert looks.look(bound=0) == Decision(0, Reason.idle, "no request for 1502 s")
+
+
+def test_a_worker_whose_sequences_can_move_goes_unless_it_is_the_last_one() -> None:
+    looks = Looks(least=0, most=2, wanted=2)
+    assert [decision.workers for decision in looks.looks(1000, bound=2, givers=("a", "b"))] == [1]
+
+
+def test_a_worker_that_stays_since_its_sequences_cannot_move_is_asked_later_and_later() -> None:
+    looks = Looks(wanted=2)
+    asked = []
+    for _ in range(1000):
+        if looks.look(bound=2, givers=("a", "b")):
+            asked.append(looks.now)
+            looks.wanted = 2  # it has been put back
+    assert [after - before for before, after in itertools.pairwise(asked)] == [60.0, 120.0, 240.0, 480.0]
 
 
 def test_the_first_job_brings_the_first_worker() -> None:

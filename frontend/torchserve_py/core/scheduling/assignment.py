@@ -326,4 +326,9 @@ class Assignment:
             per_worker=self.batch_size,
             movable=tuple(worker.id for worker in staying if worker.id not in bound),
             bound=len(bound),
+            givers=tuple(
+                worker.id
+                for worker in sorted(staying, key=lambda worker: worker.lane.members)
+                if worker.gives and worker.id in bound
+            ),
         )

@@ -14,6 +14,7 @@ class Demand(NamedTuple):
     per_worker: int  # how many jobs a worker takes at once
     movable: tuple[str, ...]  # the workers that could do without harm, those with the fewest jobs first
     bound: int  # how many workers have the only copy of the state of an open sequence
+    givers: tuple[str, ...] = ()  # those of them that can give it to others, those with the fewest sequences first
 
 
 class WorkerCounts(NamedTuple):

@@ -165,6 +165,7 @@ class WorkerLoad:
     alone: Job | None = None  # the job that it has for itself, or beside those that it had before
     alone_until: float = 0.0  # for how long at most
     timer: int = 0  # kept by `Deadlines`
+    gives: bool = False  # whether its sequences can move to other workers
     is_shut: bool = False  # whether it is given nothing, since it rests or has a job for itself
 
     def due(self, now: float) -> float | None:

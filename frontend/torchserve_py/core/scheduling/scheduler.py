@@ -185,12 +185,14 @@ class Scheduler:
 
     # Workers
 
-    def worker_up(self, worker_id: str, now: float) -> Effects:
-        """Send jobs to a worker from now on."""
+    def worker_up(self, worker_id: str, now: float, *, gives: bool = False) -> Effects:
+        """Send jobs to a worker from now on; ``gives`` tells whether its sequences can move to others."""
         self._catch_up(now)
         if worker_id in self._workers:
             raise ValueError(f"worker {worker_id!r} is up already")
-        self._assignment.add(self._source.worker_up(worker_id, now), now)
+        worker = self._source.worker_up(worker_id, now)
+        worker.gives = gives
+        self._assignment.add(worker, now)
         return self._conclude(now)
 
     def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:

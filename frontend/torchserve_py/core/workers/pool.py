@@ -160,7 +160,8 @@ class WorkerPool:
     def resize(self, count: int, movable: Sequence[str], why: str) -> None:
         """Start workers up to ``count``, or let workers go down to it once they have finished their jobs.
 
-        First go workers that are not ready, then those of the ``movable`` ids, in that order.
+        First go workers that are not ready, then those of the ``movable`` ids, in that order. One whose sequences can
+        move gives them to others before; it stays if some cannot.
         """
         trying = self._trying
         self.latest_change = WorkerCountChange(time.time(), len(self._wanted), count, why)
@@ -168,9 +169,27 @@ class WorkerPool:
         may_go = [supervisor for supervisor in reversed(trying) if not supervisor.ready]
         may_go += [by_id[worker_id] for worker_id in movable if worker_id in by_id and by_id[worker_id] not in may_go]
         for supervisor in self._change(may_go[: max(0, len(trying) - count)], count):
-            if supervisor.worker is not None:
-                self.events.take_out(supervisor.worker)  # now: no further sequence is to begin there
-            in_background(self._stop(supervisor, _FINISH_LIMIT), f"taking worker {supervisor.id} away")
+            worker = supervisor.worker
+            if worker is not None and self.events.hands_over(worker):
+                leaving = self._let_go(supervisor, worker)
+            else:
+                if worker is not None:
+                    self.events.take_out(worker)  # now: no further sequence is to begin there
+                leaving = self._stop(supervisor, _FINISH_LIMIT)
+            in_background(leaving, f"taking worker {supervisor.id} away")
+
+    async def _let_go(self, supervisor: Supervisor, worker: Worker) -> None:
+        """Stop a worker that the load no longer needs once its sequences have moved; put it back if some cannot."""
+        self._leaving.add(supervisor)
+        why = await self.events.vacate(worker, self.stop_limit)
+        if why and worker.ready and len(self._trying) < self.max_workers:
+            logger.info("Worker %s stays, since sequences cannot leave its memory (%s)", worker.label, why)
+            self._leaving.discard(supervisor)
+            self._supervisors.append(supervisor)
+            self._tell_expected()
+            self.events.reopen(worker)
+        else:
+            await self._stop(supervisor, _FINISH_LIMIT)
 
     def let_requests_wait(self, *, wait: bool) -> None:
         """Accept requests while there is to be no worker, because one is to come; or accept them no longer."""

@@ -83,7 +83,7 @@ class Autoscaler:
         logger.info("%s: from %d to %d workers: %s", self.label, wanted, decision.workers, decision.why)
         self.metrics.scalings[decision.reason].inc()
         self._woken_at = self._told_at = now
-        self.pool.resize(decision.workers, demand.movable, decision.why)
+        self.pool.resize(decision.workers, (*demand.movable, *demand.givers), decision.why)
 
     def _tell_progress(self, demand: Demand, seconds: float, now: float) -> None:
         """Say that requests wait while the first worker loads the model."""

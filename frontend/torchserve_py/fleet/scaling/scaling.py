@@ -6,7 +6,8 @@ Up: a job waits longer than the target, or was refused because it could not have
 workers are about to become ready. The number doubles, as far as there are jobs for that many workers.
 Down: for a whole window no job waited longer than the target, and on average so few workers were busy that fewer would
 have done. At most half of them go. An up that soon follows a down makes the next windows longer, so that a steady load
-between two numbers does not let workers come and go.
+between two numbers does not let workers come and go; so does one after which a worker stays, whose sequences cannot
+move.
 To zero, if that is allowed: nothing was asked for so long. The first job wakes the model.
 """
 
@@ -56,6 +57,7 @@ class Scaling:
         self._active_at = now
         self._short_since: float | None = None  # since when fewer workers are ready than wanted
         self._down_at: float | None = None  # when workers were taken down last, if none was added since
+        self._down_to = 0  # to how many
         self._patience = 1  # what the length of a window is multiplied by
 
     def decide(self, demand: Demand, workers: WorkerCounts, now: float) -> Decision | None:
@@ -119,20 +121,21 @@ class Scaling:
         if seconds < self._window:
             return None
         if self._down_at is not None:  # no worker was missed since the last one went
-            self._down_at, self._patience = None, 1
+            stayed = workers.wanted > self._down_to
+            self._down_at, self._patience = None, min(2 * self._patience, _MOST_PATIENCE) if stayed else 1
         mean = self._busy_seconds / seconds
         enough = max(math.ceil(mean / _FULL), math.ceil(workers.wanted / 2), workers.least)
         if enough >= workers.wanted:
             self._restart_window(now)
             return None
-        count = max(enough, demand.bound)
+        count = max(enough, demand.bound - len(demand.givers))
         if count >= workers.wanted:  # one of them goes as soon as its sequences are over
             return None
         why = f"of {workers.wanted} workers {mean:.1f} were busy on average in {seconds:.0f} s"
         return self._removed(count, Reason.spare, why, now)
 
     def _removed(self, count: int, reason: Reason, why: str, now: float) -> Decision:
-        self._down_at = now
+        self._down_at, self._down_to = now, count
         self._restart_window(now)
         return Decision(count, reason, why)
 
