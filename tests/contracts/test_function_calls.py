@@ -13,6 +13,7 @@ from tests.e2e.serve_command import ServeCommand, run_curl
 
 SEARCH = '''\
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from ts import CallFailed, serve
@@ -53,6 +54,26 @@ async def again(number: int) -> int:
         finally:
             Path("ended").touch()
     return 0 if number == 0 else await search(f"again {number - 1}")
+
+
+@serve
+def spell(word: str) -> Iterator[str]:
+    yield from word
+
+
+@serve
+class Shout:
+    def setup(self, device: str) -> None:
+        self.mark = "!"
+
+    def predict(self, text: str) -> str:
+        return text.upper() + self.mark
+
+
+@serve
+async def loud(word: str) -> AsyncIterator[str]:
+    async for letter in spell(word):
+        yield await Shout().predict(letter)
 '''
 
 
@@ -70,9 +91,9 @@ def ask(command: ServeCommand, query: str, limit: float = DEADLINE) -> requests.
 
 
 def test_each_function_is_a_model_with_a_curl_and_a_place_in_the_description(command: ServeCommand) -> None:
-    assert [run_curl(each) for each in command.curls()] == ["1", "1", "0"]
+    assert [run_curl(each) for each in command.curls()] == ["1", "1", "0", "hello", "HELLO!", "H!E!L!L!O!"]
     described = requests.get(f"{command.base}/openapi.json", timeout=DEADLINE).json()
-    assert {"/embed", "/search", "/again"} <= described["paths"].keys()
+    assert {"/embed", "/search", "/again", "/spell", "/Shout", "/loud"} == described["paths"].keys()
 
 
 def test_the_calls_of_several_requests_share_a_batch(command: ServeCommand) -> None:
@@ -120,7 +141,7 @@ def test_a_registration_chooses_one(command: ServeCommand) -> None:
     models, file = f"{management[1]}/models", command.folder / "search.py"
     refused = requests.post(models, params={"url": str(file)}, timeout=DEADLINE)
     assert refused.status_code == 400, refused.text
-    assert "has 3 models: embed, search, again; choose one, such as search.py:again" in refused.text
+    assert "has 6 models: embed, search, again, spell, Shout, loud; choose one, such as search.py:loud" in refused.text
     added = {"url": f"{file}:search", "model_name": "find", "initial_workers": "1"}
     assert requests.post(models, params=added, timeout=DEADLINE).status_code == 200
     assert command.predict("find", "hello").json() == 1

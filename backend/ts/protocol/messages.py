@@ -31,7 +31,7 @@ STATE: Final = (
 )
 TAKE: Final = "take"  # [TAKE, number, sequence id, bytes]: to have the sequence whose pieces have come, so many bytes
 PING: Final = "ping"  # [PING, number]
-CALLED: Final = "called"  # [CALLED, number, status, content type, body, error or None]: what came of a `CALL`
+CALLED: Final = "called"  # [CALLED, number, status, content type, body, error or None, more]: what came of a `CALL`
 STOP: Final = "stop"  # [STOP]; earlier messages are still answered
 
 # Worker to frontend.
@@ -42,6 +42,7 @@ METRICS: Final = "metrics"  # [METRICS, [[name, unit, type, value, [[dimension, 
 TAKEN: Final = "taken"  # [TAKEN, job id, count]: the model has taken so many further inputs of the job
 ANSWER: Final = "answer"  # [ANSWER, number, value]: whether it is healthy; Prometheus' text format or None; or else
 CALL: Final = "call"  # [CALL, job id, number, function, content type, accept, body]: the job calls another function
+NEXT_PART: Final = "next_part"  # [NEXT_PART, number]: what came of the `CALL` last is used; send what follows
 DROP_CALL: Final = "drop_call"  # [DROP_CALL, number]: nobody waits for `CALLED` any more
 DECLARES: Final = "declares"  # [DECLARES, the model's new declarations]; see `Loaded`
 LEAVING: Final = "leaving"  # [LEAVING]: the worker answers its jobs and ends, because it cannot go on; it takes no more

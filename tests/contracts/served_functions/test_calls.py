@@ -1,7 +1,7 @@
 """Calls of other functions in a worker: where they are possible, and what is sent."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -10,7 +10,7 @@ from ts import CallFailed
 from ts.connection.frontend_connection import FrontendConnection
 from ts.contracts.served_functions.adapter import adapt
 from ts.contracts.served_functions.calls import Calls
-from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS
+from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS, NEXT_PART
 from ts.serve_decorator import serve
 
 
@@ -39,6 +39,10 @@ class Module:
             yield text
 
         @serve
+        def count_up(most: int) -> Iterator[int]:
+            yield from range(most)
+
+        @serve
         def count(text: str, state: dict) -> int:  # type: ignore[type-arg]
             return 1
 
@@ -46,10 +50,21 @@ class Module:
         async def search(query: str) -> int:
             return 1
 
-        for each in (embed, stream, count, search):
+        @serve
+        class Speak:
+            def __init__(self) -> None:
+                raise AssertionError("another worker loads it")
+
+            def predict(self, text: str) -> bytes:
+                return text.encode()
+
+        for each in (embed, stream, count_up, count, search, Speak):
             each.__module__ = "search"
+        self.Speak: Any = Speak
         self.embed: Callable[..., Any] = embed
-        self.stream, self.count, self.search = stream, count, search
+        self.stream: Any = stream
+        self.count_up: Any = count_up
+        self.count, self.search = count, search
         handler = adapt(cast("Any", self), "search")
         assert handler is not None
         assert handler.calls is not None
@@ -69,8 +84,54 @@ async def test_a_call_is_a_message_and_its_answer_the_result() -> None:
     call = asyncio.create_task(module.embed("hello"))
     await turns()
     assert module.server.sent == [[CALL, "j1", 0, "embed", "text/plain", "*/*", b"hello"]]
-    module.calls.answered(0, [200, "application/json", b"5", None])
+    module.calls.answered(0, [200, "application/json", b"5", None, False])
     assert await call == 5
+
+
+async def test_a_class_is_called_by_its_method() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    call = asyncio.create_task(module.Speak().predict("hello"))
+    await turns()
+    assert module.server.sent == [[CALL, "j1", 0, "Speak", "text/plain", "*/*", b"hello"]]
+    module.calls.answered(0, [200, "application/octet-stream", b"sound", None, False])
+    assert await call == b"sound"
+
+
+async def test_a_stream_is_asked_for_part_by_part() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    stream = module.stream("hello")
+    for number, text in enumerate((b"one", b"two")):
+        part = asyncio.ensure_future(anext(stream))
+        await turns()
+        assert [each[0] for each in module.server.sent] == [CALL, *[NEXT_PART] * number]
+        module.calls.answered(0, [200, "text/plain", text, None, True])
+        assert await part == text.decode()
+    await stream.aclose()
+    assert module.server.sent[-1] == [DROP_CALL, 0]
+
+    rest = asyncio.ensure_future(collected(module.stream("hello")))
+    for answer in ([200, "text/plain", b"one", None, True], [503, "", b"", "no worker", False]):
+        await turns()
+        module.calls.answered(1, answer)
+    with pytest.raises(CallFailed, match="stream: no worker"):
+        await rest
+    assert [DROP_CALL, 1] not in module.server.sent
+
+
+async def test_values_in_the_lines_of_a_stream() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    rest = asyncio.ensure_future(collected(module.count_up(2)))
+    for answer in ([200, "application/x-ndjson", b"1\n2\n", None, True], [200, "application/x-ndjson", b"", None, False]):
+        await turns()
+        module.calls.answered(0, answer)
+    assert await rest == [1, 2]
+
+
+async def collected(stream: AsyncIterator[Any]) -> list[Any]:
+    return [each async for each in stream]
 
 
 async def test_a_failure_is_an_exception() -> None:
@@ -78,7 +139,7 @@ async def test_a_failure_is_an_exception() -> None:
     module.calls.begin("j1")
     call = asyncio.create_task(module.embed("hello"))
     await turns()
-    module.calls.answered(0, [503, "", b"", "no worker"])
+    module.calls.answered(0, [503, "", b"", "no worker", False])
     with pytest.raises(CallFailed, match=r"^embed: no worker$") as raised:
         await call
     assert raised.value.status == 503
@@ -86,7 +147,7 @@ async def test_a_failure_is_an_exception() -> None:
         await module.embed("x" * 101)
     wrong = asyncio.create_task(module.embed("hello"))
     await turns()
-    module.calls.answered(1, [200, "text/plain", b"five", None])
+    module.calls.answered(1, [200, "text/plain", b"five", None, False])
     with pytest.raises(CallFailed, match="embed: the result does not fit its annotation"):
         await wrong
 
@@ -96,8 +157,8 @@ async def test_what_cannot_be_called_is_refused_by_name() -> None:
     with pytest.raises(RuntimeError, match="embed is a model of its own, which can be called only while a request"):
         module.embed("hello")
     module.calls.begin("j1")
-    with pytest.raises(TypeError, match="stream streams its result"):
-        module.stream("hello")
+    with pytest.raises(TypeError, match="Speak: missing a required argument: 'text'"):
+        module.Speak().predict()
     with pytest.raises(TypeError, match="count has a state"):
         module.count("hello")
     with pytest.raises(TypeError, match="embed: missing a required argument: 'texts'"):
@@ -117,7 +178,7 @@ async def test_a_call_that_nobody_waits_for_is_dropped() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(module.embed("hello"), 0.01)
     assert module.server.sent[-1] == [DROP_CALL, 0]
-    module.calls.answered(0, [200, "application/json", b"5", None])  # it crossed the message
+    module.calls.answered(0, [200, "application/json", b"5", None, False])  # it crossed the message
     await turns()
 
 
@@ -127,7 +188,7 @@ async def test_calls_of_clients_requests_wait_for_each_other() -> None:
     calls = [asyncio.create_task(module.embed("hello")) for _ in range(CALLS_AT_ONCE + 1)]
     await turns()
     assert len(module.server.sent) == CALLS_AT_ONCE
-    module.calls.answered(0, [200, "application/json", b"5", None])
+    module.calls.answered(0, [200, "application/json", b"5", None, False])
     await turns()
     assert len(module.server.sent) == CALLS_AT_ONCE + 1
     for each in calls:
@@ -163,7 +224,7 @@ async def test_a_cancelled_handler_sees_that_before_the_end_of_its_call() -> Non
 
     task = asyncio.create_task(handler())
     await turns()
-    module.calls.answered(0, [499, "", b"", "over"])
+    module.calls.answered(0, [499, "", b"", "over", False])
     task.cancel()
     await asyncio.wait([task])
     assert [*map(type, seen)] == [asyncio.CancelledError]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.endpoints.fake_serving import FakeModel, FakeServing
+from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.contracts.served_functions.function_calls import calls_of
@@ -37,10 +37,17 @@ class Function(FakeModel):
 
 
 async def called(models: list[FakeModel], name: str = "embed", **request: Any) -> CallOutcome:
+    (outcome,) = await streamed(models, name, **request)
+    return outcome
+
+
+async def streamed(models: list[FakeModel], name: str = "embed", **request: Any) -> list[CallOutcome]:
     call = ModelCall(name, "text/plain", "*/*", b"hello")
     make = calls_of(FakeServing(models), 10)(FileFunction(FILE, "search"))
     caller: Call = request.pop("caller", Call((), b""))
-    return await make(caller, call._replace(**request))
+    outcomes = [each async for each in make(caller, call._replace(**request))]
+    assert [each.more for each in outcomes] == [True] * (len(outcomes) - 1) + [False]
+    return outcomes
 
 
 async def test_a_call_is_a_request_of_the_callers_client() -> None:
@@ -95,11 +102,23 @@ async def test_what_a_call_fails_with_is_told() -> None:
     embed.behave = lambda call: call.part(b"no", status=418)
     assert await called([embed]) == CallOutcome(418, "", b"", "no")
     embed.behave = lambda call: call.part(b"no", more=True)
-    streamed = await called([embed])
-    assert (streamed.status, embed.cancelled.is_set()) == (400, True)
     embed.behave = lambda call: call.fail(Cause.response_timeout)
     late = await called([embed])
     assert (late.status, late.error) == (504, "The model gave no response within 120 s (responseTimeout).")
+
+
+async def test_the_parts_of_a_stream_come_one_by_one_and_a_failure_ends_it() -> None:
+    embed = Function("embed")
+
+    def stream(call: Submitted) -> None:
+        call.part(b"one", more=True, headers=[("content-type", "text/plain")])
+        call.part(b"two", more=True)
+        call.fail(Cause.worker_died)
+
+    embed.behave = stream
+    *parts, last = await streamed([embed])
+    assert [(each.content_type, each.body) for each in parts] == [("text/plain", b"one"), ("text/plain", b"two")]
+    assert (last.status, last.error is None) == (500, False)
 
 
 async def test_a_call_that_is_given_up_is_cancelled() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.function_call import CallOutcome, ModelCall
 from torchserve_py.core.workers.worker_calls import WorkerCalls
 from ts.protocol.frames import Buffer, FrameBuffer
-from ts.protocol.messages import CALL, CALLED, DROP_CALL, MAX_OPEN_CALLS
+from ts.protocol.messages import CALL, CALLED, DROP_CALL, MAX_OPEN_CALLS, NEXT_PART
 
 ENDED = Ended(1.0, 2.0, 2.5)
 
@@ -30,7 +31,7 @@ class Bench:
         self.job = Call((), b"")
         self.job.id = "j"
 
-    async def _call(self, by: Call, call: ModelCall) -> CallOutcome:
+    async def _call(self, by: Call, call: ModelCall) -> AsyncGenerator[CallOutcome]:
         assert by is self.job
         self.made.append(call)
         try:
@@ -40,7 +41,10 @@ class Bench:
             raise
         if call.function == "broken":
             raise KeyError
-        return CallOutcome(200, "text/plain", b"done")
+        if call.function == "stream":
+            yield CallOutcome(200, "text/plain", b"one", more=True)
+            yield CallOutcome(200, "text/plain", b"two", more=True)
+        yield CallOutcome(200, "text/plain", b"done")
 
     def _send(self, buffers: list[Buffer]) -> None:
         frames = FrameBuffer()
@@ -71,8 +75,27 @@ async def test_what_comes_of_a_call_is_sent() -> None:
     bench.go.set()
     await turns()
     defect = "the server failed to make the call; its log says why"
-    assert bench.sent == [[CALLED, 1, 200, "text/plain", b"done", None], [CALLED, 2, 500, "", b"", defect]]
+    assert bench.sent == [
+        [CALLED, 1, 200, "text/plain", b"done", None, False],
+        [CALLED, 2, 500, "", b"", defect, False],
+    ]
     bench.call(1)  # a number may be used again
+
+
+async def test_each_part_of_a_stream_waits_until_the_one_before_is_used() -> None:
+    bench = Bench()
+    bench.go.set()
+    bench.call(1, "stream")
+    await turns()
+    assert [each[4] for each in bench.sent] == [b"one"]
+    bench.receive(NEXT_PART, 1)
+    await turns()
+    assert bench.sent[-1] == [CALLED, 1, 200, "text/plain", b"two", None, True]
+    bench.receive(NEXT_PART, 1)
+    await turns()
+    assert bench.sent[-1] == [CALLED, 1, 200, "text/plain", b"done", None, False]
+    bench.receive(NEXT_PART, 1)
+    assert bench.sent[-1] == [CALLED, 1, 499, "", b"", "the request that makes the call is over", False]
 
 
 async def test_calls_end_with_their_job() -> None:
@@ -90,7 +113,7 @@ async def test_calls_end_with_their_job() -> None:
     await turns()
     assert (bench.cancelled, ended) == (3, [ENDED])
     over = "the request that makes the call is over"
-    assert sorted(each[1:] for each in bench.sent) == [[number, 499, "", b"", over] for number in (1, 2, 7)]
+    assert sorted(each[1:] for each in bench.sent) == [[number, 499, "", b"", over, False] for number in (1, 2, 7)]
 
 
 async def test_the_calls_of_a_lost_worker_and_of_unknown_jobs_end() -> None:
@@ -117,6 +140,7 @@ async def test_the_calls_of_a_lost_worker_and_of_unknown_jobs_end() -> None:
         [CALL, 5, 1, "embed", "text/plain", "*/*", b""],
         [DROP_CALL],
         [DROP_CALL, "1"],
+        [NEXT_PART, "1"],
     ],
 )
 async def test_a_malformed_message_is_an_error(message: list[Any]) -> None:

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ts.jobs.errors import LoadError
-from ts.serve_decorator import MARK, OBJECTS, ServeOptions
+from ts.serve_decorator import MARK, METHOD, OBJECTS, ServeOptions
 
 if TYPE_CHECKING:
     from ts.contracts.served_functions.served_function import ServedFunction
@@ -32,7 +32,7 @@ def adapt(module: ModuleType, function: str = "") -> ServedFunction | None:
     )
 
     target, options = found[0]
-    others = [each for each in marked if each[0] is not target and not isinstance(each[0], type)]
+    others = [each for each in marked if each[0] is not target and _can_be_called(each[0])]
     if not others:
         return ServedFunction(target, options)
     from ts.contracts.served_functions.calls import Calls, call_instead
@@ -40,6 +40,11 @@ def adapt(module: ModuleType, function: str = "") -> ServedFunction | None:
     calls = Calls()
     call_instead(module, others, calls)
     return ServedFunction(target, options, calls)
+
+
+def _can_be_called(target: Callable[..., Any]) -> bool:
+    """Return whether a function, or a class, answers requests: a class without the method fails in its own worker."""
+    return not isinstance(target, type) or hasattr(target, METHOD)
 
 
 def _decorated_in(module: ModuleType) -> list[tuple[Callable[..., Any], ServeOptions]]:

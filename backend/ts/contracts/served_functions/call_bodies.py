@@ -16,7 +16,7 @@ from ts.contracts.served_functions.call_values import CallValues
 from ts.contracts.served_functions.invalid_values import words
 from ts.contracts.served_functions.value_types import ARRAY_FILE, array_file, value_type_of, written
 from ts.jobs.json_values import array_value
-from ts.protocol.media_types import BYTES, JSON, TEXT
+from ts.protocol.media_types import BYTES, JSON, JSON_LINES, TEXT
 
 
 def body_of(values: CallValues, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -56,6 +56,13 @@ def result_of(values: CallValues, content_type: str, body: bytes | bytearray) ->
     except ValidationError as error:
         problem = words(error.errors(include_url=False)).removeprefix(": ")
         raise ValueError(f"the result does not fit its annotation: {problem}") from None
+
+
+def parts_of(values: CallValues, content_type: str, body: bytes | bytearray) -> list[Any]:
+    """Return the values in a part of a stream, checked against the annotation. Raises ValueError: one does not fit."""
+    if content_type.partition(";")[0].strip().lower() == JSON_LINES:
+        return [result_of(values, JSON, line) for line in bytes(body).splitlines()]
+    return [result_of(values, content_type, body)] if body else []
 
 
 def _part(kind: Any, value: Any) -> tuple[str, bytes]:

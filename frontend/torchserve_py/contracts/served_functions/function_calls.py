@@ -6,7 +6,7 @@ called, whatever other models are named.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from torchserve_py.base.settings.model_spec import fallback_name
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.function_call import CallModel, CallOutcome, ModelCall, NestedCall
-from torchserve_py.core.jobs.parts import JobFailed
+from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import Failure, failure_of, failure_of_job
@@ -39,20 +39,18 @@ def calls_of(serving: Serving, max_size: int) -> Callable[[FileFunction], CallMo
     return of_function
 
 
-async def _call(serving: Serving, max_size: int, caller: FileFunction, by: Call, call: ModelCall) -> CallOutcome:
+async def _call(
+    serving: Serving, max_size: int, caller: FileFunction, by: Call, call: ModelCall
+) -> AsyncGenerator[CallOutcome]:
     depth = by.depth + 1 if isinstance(by, NestedCall) else 1
-    if depth > _MOST_DEPTH:
-        return _refused(508, f"a request may lead to {_MOST_DEPTH} calls that lie within each other, and not to more")
-    if len(call.body) > max_size:
-        return _refused(413, f"the values have {len(call.body)} bytes; a request may have {max_size}")
     try:
         model = serving.get(fallback_name(call.function))
     except ModelError as error:
-        return _failed(failure_of(error))
-    if model.function != FileFunction(caller.file, call.function):
-        return _refused(404, f"the model {call.function[:_SHOWN]} is not the function of that name in the same file")
-    if model.is_stateful:
-        return _refused(400, "it has a state, so that other functions cannot call it")
+        yield _failed(failure_of(error))
+        return
+    if (refusal := _refusal(model, max_size, caller, call, depth)) is not None:
+        yield refusal
+        return
     called = NestedCall(
         [*_passed_on(by), ("accept", call.accept), (CALL_DEPTH, str(depth))],
         call.body,
@@ -66,26 +64,48 @@ async def _call(serving: Serving, max_size: int, caller: FileFunction, by: Call,
     try:
         serving.submit(model, called)
     except ModelError as error:
-        return _failed(failure_of(error))
-    return await _outcome(called, model)
-
-
-async def _outcome(call: Call, model: ServedModel) -> CallOutcome:
+        yield _failed(failure_of(error))
+        return
+    content_type, more = "", True
     try:
-        part = await call.next()
+        while more:
+            part = await called.next()
+            content_type = content_type or _content_type(part)
+            outcome = _outcome(part, content_type)
+            more = outcome.more
+            yield outcome
     except JobFailed as error:
         failure = failure_of_job(error.cause, model.name, None, None, model)
-        return _failed(in_own_words(failure, error.cause, model, call.worker_end))
+        yield _failed(in_own_words(failure, error.cause, model, called.worker_end))
     finally:
-        call.cancel()  # without effect on a job that has ended
+        called.cancel()  # without effect on a job that has ended
+
+
+def _refusal(
+    model: ServedModel, max_size: int, caller: FileFunction, call: ModelCall, depth: int
+) -> CallOutcome | None:
+    """Return why a call is not made; None if it is."""
+    if depth > _MOST_DEPTH:
+        return _refused(508, f"a request may lead to {_MOST_DEPTH} calls that lie within each other, and not to more")
+    if len(call.body) > max_size:
+        return _refused(413, f"the values have {len(call.body)} bytes; a request may have {max_size}")
+    if model.function != FileFunction(caller.file, call.function):
+        return _refused(404, f"the model {call.function[:_SHOWN]} is not the function of that name in the same file")
+    if model.is_stateful:
+        return _refused(400, "it has a state, so that other functions cannot call it")
+    return None
+
+
+def _outcome(part: Part, content_type: str) -> CallOutcome:
     if part.error is not None:
         return _refused(part.status, part.error)
-    if part.more:
-        return _refused(400, "it streams its result, so that other functions cannot call it")
     if part.status >= 400:
         return _refused(part.status, bytes(part.body[:200]).decode("utf-8", "replace"))
-    content_type = next((value for name, value in part.headers if name.lower() == "content-type"), "")
-    return CallOutcome(part.status, content_type, part.body)
+    return CallOutcome(part.status, content_type, part.body, more=part.more)
+
+
+def _content_type(part: Part) -> str:
+    return next((value for name, value in part.headers if name.lower() == "content-type"), "")
 
 
 def _passed_on(call: Call) -> list[tuple[Any, Any]]:

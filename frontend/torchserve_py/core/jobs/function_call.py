@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, TypeAlias
 
 from torchserve_py.core.jobs.call import Call
@@ -18,12 +18,13 @@ class ModelCall(NamedTuple):
 
 
 class CallOutcome(NamedTuple):
-    """What came of it: the status and the answer, or an error. The fields are those of a `CALLED` message."""
+    """What came of it: the status and the answer or a part of it, or an error. The fields are those of `CALLED`."""
 
     status: int
     content_type: str
     body: bytes | bytearray
     error: str | None = None
+    more: bool = False
 
 
 class NestedCall(Call):
@@ -34,5 +35,5 @@ class NestedCall(Call):
     depth: int
 
 
-#: Runs a call for the request in which a model makes it; cancelling that gives it up. Raises nothing.
-CallModel: TypeAlias = Callable[[Call, ModelCall], Awaitable[CallOutcome]]
+#: Runs a call for the request in which a model makes it, and yields its outcome part by part; closing that ends it.
+CallModel: TypeAlias = Callable[[Call, ModelCall], AsyncGenerator[CallOutcome]]

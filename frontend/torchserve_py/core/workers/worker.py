@@ -344,7 +344,7 @@ class Worker:
                     relay(piece)
             case [messages.TAKEN, job_id, count]:
                 self._events.taken(self, job_id, count)
-            case [messages.CALL | messages.DROP_CALL, *_] if self._calls is not None:
+            case [messages.CALL | messages.NEXT_PART | messages.DROP_CALL, *_] if self._calls is not None:
                 self._calls.received(message, self.in_flight)
             case [messages.ANSWER, number, answer]:
                 self._questions.answered(number, answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from torchserve_py.base.metrics.model_metrics import EndedJob
@@ -24,6 +25,8 @@ _DEFECT = CallOutcome(500, "", b"", "the server failed to make the call; its log
 class _OpenCall(NamedTuple):
     job_id: str
     task: asyncio.Task[None]
+    #: Set when the worker has used the last part of the answer.
+    wants_more: asyncio.Event
 
 
 def _are_of_a_call(fields: list[Any]) -> bool:
@@ -45,6 +48,11 @@ class WorkerCalls:
         match message:
             case [messages.CALL, str() as job_id, int() as number, *fields] if _are_of_a_call(fields):
                 self._begin(jobs.get(job_id), number, ModelCall._make(fields))
+            case [messages.NEXT_PART, int() as number]:
+                if number in self._open:
+                    self._open[number].wants_more.set()
+                else:  # it has ended with its job
+                    self._answer(number, _OVER)
             case [messages.DROP_CALL, int() as number]:
                 self._drop(number)
             case [kind, *_]:
@@ -64,7 +72,9 @@ class WorkerCalls:
         if job.id not in self._of_job:
             self._follow(job)
         self._of_job[job.id].add(number)
-        self._open[number] = _OpenCall(job.id, asyncio.create_task(self._run(job, number, call)))
+        wants_more = asyncio.Event()
+        task = asyncio.create_task(self._run(job, number, call, wants_more))
+        self._open[number] = _OpenCall(job.id, task, wants_more)
 
     def _follow(self, job: Call) -> None:
         """Let the calls of a job end with it."""
@@ -82,9 +92,16 @@ class WorkerCalls:
 
         job.on_end = end
 
-    async def _run(self, job: Call, number: int, call: ModelCall) -> None:
+    async def _run(self, job: Call, number: int, call: ModelCall, wants_more: asyncio.Event) -> None:
+        outcome = _DEFECT
         try:
-            outcome = await self._call(job, call)
+            async with aclosing(self._call(job, call)) as outcomes:
+                async for outcome in outcomes:
+                    if not outcome.more:
+                        break
+                    self._answer(number, outcome)
+                    await wants_more.wait()
+                    wants_more.clear()
         except Exception:
             logger.exception("A call of %s by request %s could not be made", call.function[:80], job.id)
             outcome = _DEFECT
