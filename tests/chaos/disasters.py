@@ -105,7 +105,7 @@ class Disasters:
     async def recovered(self) -> None:
         """Wait until all servers are ready again."""
         for server in self.servers:
-            await asyncio.to_thread(eventually, lambda server=server: _is_ready(server), "a server is ready again")
+            await asyncio.to_thread(eventually, lambda server=server: is_ready(server), "a server is ready again")
 
     @property
     def events(self) -> list[Event]:
@@ -238,7 +238,8 @@ class Disasters:
         self.happened.update(self._events.read_text().splitlines())
 
 
-def _is_ready(server: RunningServer) -> bool:
+def is_ready(server: RunningServer) -> bool:
+    """Return whether a server answers, and all its models have their workers."""
     with contextlib.suppress(requests.ConnectionError):
         return requests.get(f"{server.inference}/ready", timeout=DEADLINE).status_code == 200
     return False

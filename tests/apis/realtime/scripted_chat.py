@@ -1,7 +1,7 @@
 """A scripted chat model for conversations: a handler that answers chat completions without a model.
 
 It repeats what was said last, with the number of messages before it; it counts if it is asked to, a number every tenth
-of a second, and calls the first tool if it is asked for the weather.
+of a second, tells a story in five parts, and calls the first tool if it is asked for the weather.
 """
 
 import json
@@ -41,5 +41,9 @@ def deltas(asked):
         for number in range(1, 100):
             yield {"content": f"This is the number {number}. "}
             time.sleep(0.1)
+    elif "story" in text:
+        for number in range(1, 6):
+            yield {"content": f"This is part {number} of the story. "}
+            time.sleep(0.3)
     else:
         yield {"content": f"You said {text}."}
