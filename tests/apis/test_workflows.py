@@ -169,6 +169,43 @@ def test_several_leaves_are_one_object(running: RunningServer) -> None:
 AGAIN = "\n\ndef again(data, context):\n    return [bytes(row['body']) for row in data or []]\n"
 
 
+SERVED = """
+from collections.abc import Iterator
+
+from ts import serve
+
+
+@serve
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+@serve
+def spoken(words: list[str]) -> Iterator[str]:
+    for word in words:
+        yield f"{word}."
+"""
+
+
+def test_served_functions_are_nodes_and_the_only_leaf_streams(running: RunningServer) -> None:
+    model_folder(
+        running.model_store,
+        "tally",
+        'def handle(data, context):\n    return [bytes(row["body"]) for row in data or []]',
+    )
+    spec = "models: {tally: {url: tally}}\ndag: {words: [tally], tally: [spoken]}"
+    serve(running, "speech", spec, SERVED)
+    with requests.post(f"{running.inference}/wfpredict/speech", "one two", stream=True, timeout=DEADLINE) as answer:
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain")
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert answer.text == "one.two."
+    document = requests.get(f"{running.inference}/openapi.json", timeout=DEADLINE).json()
+    operation = document["paths"]["/wfpredict/speech"]["post"]
+    assert operation["requestBody"]["content"]["text/plain"]["schema"] == {"type": "string"}
+    assert operation["responses"]["200"]["content"] == {"text/plain": {"schema": {"type": "string"}}}
+    unregister(running, "speech")
+
+
 def test_a_failed_node_is_tried_again(running: RunningServer) -> None:
     tries = running.directory / "tries"
     lucky = f"""

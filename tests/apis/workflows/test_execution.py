@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,13 +77,21 @@ def never(call: Try) -> None:
 
 
 async def run(edges: dict[str, list[str]], models: FakeModels, *, attempts: int = 1, timeout_ms: int = 60000) -> bytes:
+    """Return the whole answer."""
+    return b"".join([part.body async for part in parts(edges, models, attempts, timeout_ms)])
+
+
+async def parts(
+    edges: dict[str, list[str]], models: FakeModels, attempts: int = 1, timeout_ms: int = 60000
+) -> AsyncIterator[Part]:
     dag = Dag(edges)
     settings = NodeSettings(
         min_workers=1, max_workers=1, batch_size=1, max_batch_delay_ms=0, attempts=attempts, timeout_ms=timeout_ms
     )
     nodes = {name: RunnableNode(Node(name, None, settings), name, "1.0") for name in dag.parents}
     async with asyncio.timeout(60):
-        return await execute(dag, nodes, models, REQUEST)
+        async for part in execute(dag, nodes, models, REQUEST):
+            yield part
 
 
 async def test_what_each_node_gets() -> None:
@@ -117,12 +125,37 @@ async def test_each_of_several_leaves_must_answer_with_an_object(answer: bytes) 
         await run({"pre": ["a", "b"]}, models)
 
 
-async def test_the_parts_of_a_stream_are_one_answer() -> None:
-    def stream(call: Call) -> None:
-        call.answer(b"one,", more=True)
-        call.answer(b"two")
+def stream(call: Try) -> None:
+    call.call.deliver(
+        Part(call.call.id, True, 200, "", [["content-type", "text/plain"], ["x-own", "1"]], b"one,", None)
+    )
+    call.answer(b"two,", more=True)
+    call.answer(b"three")
 
-    assert await run({"only": []}, FakeModels({"only": FakeModel(stream)})) == b"one,two"
+
+async def test_the_only_leaf_streams_and_the_others_give_one_answer() -> None:
+    models = FakeModels({"pre": FakeModel(stream), "last": FakeModel(stream)})
+    passed_on = [part async for part in parts({"pre": ["last"]}, models)]
+    assert [(part.more, bytes(part.body)) for part in passed_on] == [
+        (True, b"one,"),
+        (True, b"two,"),
+        (False, b"three"),
+    ]
+    assert passed_on[0].headers == [["content-type", "text/plain"]]
+    assert models["last"].calls[0].body == b"one,two,three"
+
+
+async def test_a_stream_that_has_begun_is_not_tried_again() -> None:
+    def broken(call: Try) -> None:
+        call.answer(b"one,", more=True)
+        call.call.fail(Cause.worker_died)
+
+    models = FakeModels({"m": FakeModel(broken)})
+    answer = parts({"m": []}, models, attempts=3)
+    assert (await anext(answer)).body == b"one,"
+    with pytest.raises(NodeFailed) as error:
+        await anext(answer)
+    assert (error.value.cause, len(models["m"].calls)) == (Cause.worker_died, 1)
 
 
 async def test_a_failed_try_is_repeated_as_often_as_said() -> None:

@@ -124,7 +124,10 @@ async def test_values_in_the_lines_of_a_stream() -> None:
     module = Module()
     module.calls.begin("j1")
     rest = asyncio.ensure_future(collected(module.count_up(2)))
-    for answer in ([200, "application/x-ndjson", b"1\n2\n", None, True], [200, "application/x-ndjson", b"", None, False]):
+    for answer in (
+        [200, "application/x-ndjson", b"1\n2\n", None, True],
+        [200, "application/x-ndjson", b"", None, False],
+    ):
         await turns()
         module.calls.answered(0, answer)
     assert await rest == [1, 2]

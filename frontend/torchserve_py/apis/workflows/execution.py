@@ -1,15 +1,17 @@
 """Runs one request through the graph of a workflow.
 
 Each node is a task that waits for its parents, so independent nodes run at the same time. The first node that fails in
-its last attempt ends the others: their jobs are cancelled, and the request gets the error of that node.
+its last attempt ends the others: their jobs are cancelled, and the request gets the error of that node. The only leaf
+runs last, and its answer is passed on part by part.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from torchserve_py.apis.workflows.errors import NodeFailed
 from torchserve_py.apis.workflows.spec import Dag, Node
@@ -42,7 +44,9 @@ class _Runs:
     """Takes what the reader of a workflow's answer does."""
 
     def was_read(self, call: Call) -> None:
-        """Do nothing: an answer has one part."""
+        """Go on: there is room for the next part."""
+        assert isinstance(call, WorkflowCall), "only these have this owner"
+        call.was_read.set()
 
     def gave_up(self, call: Call) -> None:
         """End the run: the client has left."""
@@ -59,10 +63,11 @@ class WorkflowCall(HttpCall):
     ``failure`` names the node that gave no answer, if one did not.
     """
 
-    __slots__ = ("_name", "failure", "task")
+    __slots__ = ("_name", "failure", "task", "was_read")
 
     failure: NodeFailed | None
     task: asyncio.Task[None]
+    was_read: asyncio.Event
 
     def __init__(
         self,
@@ -81,46 +86,53 @@ class WorkflowCall(HttpCall):
     def name(self) -> str:
         return self._name
 
-    def run(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        """Run what gives the workflow's answer."""
+    def run(self, answer: AsyncGenerator[Part]) -> None:
+        """Pass on what gives the workflow's answer."""
         self.owner = _RUNS
         self.failure = None
+        self.was_read = asyncio.Event()
         self.task = asyncio.create_task(self._run(answer))
-        self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
 
-    async def _run(self, answer: Coroutine[Any, Any, bytes]) -> None:
+    async def _run(self, answer: AsyncGenerator[Part]) -> None:
         try:
-            self._deliver(body=await answer)
+            async with aclosing(answer) as parts:
+                async for part in parts:
+                    self.was_read.clear()
+                    self.deliver(part._replace(job_id=self.id))
+                    while part.more and self.buffered_bytes:
+                        await self.was_read.wait()
+                        self.was_read.clear()
         except NodeFailed as error:
             self.failure = error.with_traceback(None)  # which holds this frame
             if error.cause is None:
-                self._deliver(error=str(error))
+                self._deliver_error(str(error))
             else:
                 self.fail(error.cause)
         except asyncio.CancelledError:
             return  # a cancelled task holds the error, whose traceback holds this frame, which holds the task
         except Exception as error:
             logger.exception("Workflow request %s failed", self.id)
-            self._deliver(error=str(error))
+            self._deliver_error(str(error))
 
-    def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
-        status, headers = (200, [["content-type", JSON]]) if error is None else (500, [])
-        self.deliver(Part(self.id, False, status, "", headers, body, error))
+    def _deliver_error(self, error: str) -> None:
+        self.deliver(Part(self.id, False, 500, "", [], b"", error))
 
 
-async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call) -> bytes:
-    """Send a call through the graph and return the workflow's answer.
+async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call) -> AsyncGenerator[Part]:
+    """Send a call through the graph and yield the parts of the workflow's answer.
 
     The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
     answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
     """
+    streams = dag.leaves if len(dag.leaves) == 1 else ()
     tasks: dict[str, asyncio.Task[bytes]] = {}
     failure: BaseException | None = None
     try:
         async with TaskGroup() as group:
             for name, parents in dag.parents.items():
-                above = {parent: tasks[parent] for parent in parents}
-                tasks[name] = group.create_task(_run_node(nodes[name], serving, call, above))
+                if name not in streams:
+                    above = {parent: tasks[parent] for parent in parents}
+                    tasks[name] = group.create_task(_run_node(nodes[name], serving, call, above))
     except ExceptionGroup as failures:  # others follow from the first, or came before their tasks were cancelled
         failure = failures.exceptions[0]
     if failure is not None:
@@ -128,10 +140,15 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
             raise failure
         finally:
             del failure, tasks  # their tracebacks hold this frame
-    answers = {leaf: tasks[leaf].result() for leaf in dag.leaves}
-    if len(answers) == 1:
-        return next(iter(answers.values()))
-    return _joined(nodes, answers)
+    answers = {name: task.result() for name, task in tasks.items()}
+    if not streams:
+        yield _whole(_joined(nodes, {leaf: answers[leaf] for leaf in dag.leaves}))
+        return
+    (leaf,) = streams
+    inputs = {parent: answers[parent] for parent in dag.parents[leaf]}
+    async with aclosing(_stream(nodes[leaf], serving, _of_parents(inputs, call) if inputs else call)) as parts:
+        async for part in parts:
+            yield part
 
 
 async def _run_node(
@@ -155,34 +172,78 @@ def _of_parents(answers: Mapping[str, bytes], call: Call) -> Call:
 
 
 async def _try_once(node: RunnableNode, serving: Serving, given: Call) -> bytes:
-    limit = node.node.settings.timeout_ms
     try:
-        call = given.again(via="workflow")
-        serving.submit(serving.get(node.model_name, node.model_version), call)
-        return await running_time().within(limit / 1000, _whole_answer(node, call))
+        return await running_time().within(_limit(node), _whole_answer(_parts(node, serving, given)))
     except TimeoutError as error:
-        raise _failed(node, f"no answer within {limit} ms") from error
+        raise _late(node) from error
+
+
+async def _whole_answer(answer: AsyncGenerator[Part]) -> bytes:
+    async with aclosing(answer) as parts:
+        return b"".join([part.body async for part in parts])
+
+
+async def _stream(node: RunnableNode, serving: Serving, given: Call) -> AsyncGenerator[Part]:
+    """Yield the parts of the workflow's answer; until the first one, the node is tried as often as it may be."""
+    tries = node.node.settings.attempts
+    while True:
+        async with aclosing(_parts(node, serving, given)) as parts:
+            tries -= 1
+            try:
+                first = await running_time().within(_limit(node), _first(parts))
+            except (NodeFailed, TimeoutError) as error:
+                if tries:
+                    continue
+                raise error if isinstance(error, NodeFailed) else _late(node) from error
+            yield _whole(first.body) if not first.more else first._replace(headers=_headers(first))
+            if first.more:
+                async for part in parts:
+                    yield part
+            return
+
+
+async def _first(parts: AsyncGenerator[Part]) -> Part:
+    return await anext(parts)
+
+
+async def _parts(node: RunnableNode, serving: Serving, given: Call) -> AsyncGenerator[Part]:
+    """Yield the parts of one try. Raises NodeFailed: one of them says that it failed, or there is none."""
+    call = given.again(via="workflow")
+    try:
+        serving.submit(serving.get(node.model_name, node.model_version), call)
+        more = True
+        while more:
+            part = await call.next()
+            if part.error is not None:
+                raise _failed(node, part.error)
+            if part.status >= 400:
+                text = bytes(part.body[:200]).decode("utf-8", "replace")
+                raise _failed(node, f"its handler answered with status {part.status} {text}".rstrip())
+            more = part.more
+            yield part
     except JobFailed as error:
         raise _failed(node, "", error.cause) from error
     except (ModelNotFound, ModelVersionNotFound) as error:
         raise _failed(node, str(error), Cause.unregistered) from error
-
-
-async def _whole_answer(node: RunnableNode, call: Call) -> bytes:
-    pieces: list[bytes | bytearray] = []
-    try:
-        while True:
-            part = await call.next()
-            if part.error is not None:
-                raise _failed(node, part.error)
-            pieces.append(part.body)
-            if part.status >= 400:
-                text = bytes(part.body[:200]).decode("utf-8", "replace")
-                raise _failed(node, f"its handler answered with status {part.status} {text}".rstrip())
-            if not part.more:
-                return b"".join(pieces)
     finally:
         call.cancel()  # without effect on a job that has ended
+
+
+def _whole(body: bytes | bytearray) -> Part:
+    return Part("", False, 200, "", [["content-type", JSON]], body, None)
+
+
+def _headers(first: Part) -> list[list[str]]:
+    """Return the headers of a stream: the media type that its node gives."""
+    return [[name, value] for name, value in first.headers if name.lower() == "content-type"]
+
+
+def _limit(node: RunnableNode) -> float:
+    return node.node.settings.timeout_ms / 1000
+
+
+def _late(node: RunnableNode) -> NodeFailed:
+    return _failed(node, f"no answer within {node.node.settings.timeout_ms} ms")
 
 
 def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> bytes:

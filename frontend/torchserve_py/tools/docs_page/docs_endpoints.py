@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from torchserve_py.apis.workflows.workflow_endpoints import workflows_of
 from torchserve_py.endpoints.failures import not_found
 from torchserve_py.endpoints.page_files import TYPES, page_files
 from torchserve_py.endpoints.responses import Answer, json_answer
@@ -55,5 +56,7 @@ class DocsEndpoints(Endpoints):
 
     def _document(self, request: Request, values: PathValues) -> Answer:
         settings, tokens = self.settings, self.context.tokens
-        document = models_document(self.serving, settings.ts_header_key_sequence_id, needs_key=tokens is not None)
+        workflows = self.context.shared(workflows_of).workflows()
+        header = settings.ts_header_key_sequence_id
+        document = models_document(self.serving, workflows, header, needs_key=tokens is not None)
         return json_answer(document)

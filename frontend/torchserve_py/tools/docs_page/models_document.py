@@ -1,15 +1,18 @@
 """The OpenAPI document of what is served: each model with its signature, as far as it has declared one.
 
 It is of version 3.1, whose schemas are JSON Schemas, as pydantic makes them. A function with `ts.serve` declares what
-it takes and gives; a Truss has a schema, an MLServer model tensors. Other models take any body.
+it takes and gives; a Truss has a schema, an MLServer model tensors. Other models take any body. A workflow takes what
+its start node takes, and gives what its leaves give.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from torchserve_py.apis.workflows.registry import Workflow
 from torchserve_py.contracts.served_functions.own_path import own_path
 from torchserve_py.contracts.served_functions.request_examples import declared_example
+from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.version import __version__
 from ts.protocol.media_types import BYTES, JSON, JSON_LINES, MULTIPART, TEXT
@@ -67,8 +70,10 @@ _KEY: Final = "key"
 _DEFINITIONS: Final = "#/$defs/"
 
 
-def models_document(serving: Serving, sequence_header: str, *, needs_key: bool) -> dict[str, Any]:
-    """Return the document of the default versions of all models.
+def models_document(
+    serving: Serving, workflows: Iterable[Workflow], sequence_header: str, *, needs_key: bool
+) -> dict[str, Any]:
+    """Return the document of the default versions of all models, and of the workflows.
 
     ``sequence_header``: the name of the header with a sequence's id. ``needs_key``: whether requests must carry a key.
     """
@@ -84,6 +89,11 @@ def models_document(serving: Serving, sequence_header: str, *, needs_key: bool) 
             operation["parameters"] = [_sequence(sequence_header)]
         paths[path] = {"post": {"tags": [model.name], "operationId": model.name, **operation}}
         tags.append({"name": model.name, "description": _about(model)})
+    for workflow in workflows:
+        path = f"/wfpredict/{quote(workflow.name, safe='')}"
+        about = {"tags": [workflow.name], "operationId": f"wfpredict_{workflow.name}"}
+        paths[path] = {"post": {**about, **_of_workflow(workflow, serving, schemas)}}
+        tags.append({"name": workflow.name, "description": "workflow"})
     components: dict[str, Any] = {"schemas": schemas}
     document = {
         "openapi": "3.1.0",
@@ -111,6 +121,43 @@ def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[st
     takes = _named(model.name, "request", _schema(model.name, found.get("input_schema") or {}, schemas), schemas)
     gives = _named(model.name, "response", _schema(model.name, found.get("output_schema") or {}, schemas), schemas)
     return f"/v1/models/{name}:predict", _with_example(_described("", {JSON: takes}, {JSON: gives}), declared)
+
+
+def _of_workflow(workflow: Workflow, serving: Serving, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the operation of a workflow: what its start node takes, and what its leaves give."""
+    dag = workflow.files.spec.dag
+    leaves = {leaf: _given_by(workflow, leaf, serving, schemas) for leaf in dag.leaves}
+    gives: Mapping[str, Any] = next(iter(leaves.values()))
+    if len(leaves) > 1:
+        properties = {leaf: content.get(JSON, {}).get("schema", {}) for leaf, content in leaves.items()}
+        whole = {"type": "object", "required": list(leaves), "properties": properties}
+        gives = {JSON: {"schema": whole}}
+    operation = _described("A workflow", _ANY_BODY, {}, needs_body=False)
+    if (start := _operation_of_node(workflow, next(iter(dag.parents)), serving, schemas)) is not None:
+        operation["requestBody"] = start.get("requestBody", operation["requestBody"])
+    operation["responses"]["200"]["content"] = gives
+    return operation
+
+
+def _given_by(workflow: Workflow, leaf: str, serving: Serving, schemas: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the content of a leaf's answers. A whole answer is labelled as JSON, whatever it is, as in TorchServe."""
+    operation = _operation_of_node(workflow, leaf, serving, schemas)
+    content: Mapping[str, Any] = {} if operation is None else operation["responses"]["200"]["content"]
+    node = workflow.nodes[leaf]
+    function = serving.declared(serving.get(node.model_name, node.model_version)).get("function") if content else None
+    return content if JSON in content or (function or {}).get("streams") else {JSON: {}}
+
+
+def _operation_of_node(
+    workflow: Workflow, name: str, serving: Serving, schemas: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return the operation of a node's model; None if the model is not there any more."""
+    node = workflow.nodes[name]
+    try:
+        model = serving.get(node.model_name, node.model_version)
+    except ModelError:
+        return None
+    return _operation(model, serving.declared(model), schemas)[1]
 
 
 def _with_example(operation: dict[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
