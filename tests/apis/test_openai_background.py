@@ -182,7 +182,7 @@ def test_a_stream_is_left_and_taken_up_again(client: openai.OpenAI) -> None:
 
 
 def test_a_browser_takes_a_stream_up_again(server: RunningServer, client: openai.OpenAI) -> None:
-    begun = begin(client, 60)
+    begun = begin(client, 100)
     last = [*client.responses.retrieve(begun.id, stream=True)][-1].sequence_number
     url = f"{server.inference}/v1/responses/{begun.id}?stream=true"
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ts.apis.openai.completion_chunks import merged
 from ts.apis.openai.conversation_state import (
     CLAIM,
     ENDED,
@@ -65,7 +66,8 @@ def append(state: ConversationState, response_id: str, body: Mapping[str, Any], 
     run = _run_of(state, response_id)
     if not _is_running(state, response_id) or body["run"] != run["number"]:
         return Change((), {"over": True})
-    part = {"id": response_id, "pieces": body["pieces"], "tokens": body["tokens"], "at": time.time()}
+    # Clients get what was committed at a time in one go: more events would cost them and every later look at the log.
+    part = {"id": response_id, "pieces": merged(body["pieces"]), "tokens": body["tokens"], "at": time.time()}
     entries = [entry_of(PART, part)]
     end = body.get("end")
     if end is not None:
