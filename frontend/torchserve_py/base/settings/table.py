@@ -186,8 +186,8 @@ class Settings(ClosedSchema):
     default_response_timeout: Seconds = setting(120, "how long an inference may take")
     unregister_model_timeout: Seconds = setting(
         120,
-        "how long a worker may take to stop, open sequences when their version is unregistered and another stays,"
-        " and accepted requests when the repository unloads their model",
+        "how long a worker may take to stop, accepted requests when their model is unregistered, and open sequences"
+        " if another version stays",
     )
     worker_heartbeat_timeout: Seconds = setting(
         30, "a loaded worker that answers no ping for that long is killed and replaced"

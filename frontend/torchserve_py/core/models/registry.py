@@ -30,6 +30,7 @@ from torchserve_py.core.serving.errors import (
     DefaultVersionNotFound,
     DependencyError,
     ModelError,
+    ModelGone,
     ModelVersionNotFound,
     ShuttingDown,
     UnregisterTimeout,
@@ -144,7 +145,7 @@ class ModelRegistry(ServedModels):
         if not synchronous and wanted:
             self._changes.start(_unattended(scaling))
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
-        await self._complete(scaling, model.name, model.version)
+        await self._complete(scaling, model)
         pool = model.pool
         return RegisterResult(
             model.name, model.version, pool.ready_count, wanted, pending=False, loads_on_demand=pool.loads_on_demand
@@ -167,14 +168,15 @@ class ModelRegistry(ServedModels):
             self._changes.start(_unattended(scaling))
             self._changed()
             return None
-        await self._complete(scaling, name, model.version)
+        await self._complete(scaling, model)
         return model.pool.ready_count
 
     def check_scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> None:
         check_worker_count(max_workers if self.find(name, version).config.follows_load else min_workers)
 
     async def renew(self, name: str, version: str, worker_id: str) -> None:
-        await self._complete(self.find(name, version).pool.renew(worker_id), name, version)
+        model = self.find(name, version)
+        await self._complete(model.pool.renew(worker_id), model)
 
     def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
         self.find(name, version).pool.let_requests_wait(wait=wait)
@@ -240,7 +242,9 @@ class ModelRegistry(ServedModels):
             gone = versions.leaving[model] = self._changes.start(self._leave(model))
             self._changed()
         else:
-            gone = self._remove(model)
+            # Without a ready worker, accepted jobs would wait in vain.
+            limit = self._settings.unregister_model_timeout if model.pool.ready_count else 0
+            gone = self._remove(model, finishes_in=limit)
         if not await asyncio.shield(gone):
             raise UnregisterTimeout(name)
 
@@ -443,14 +447,23 @@ class ModelRegistry(ServedModels):
         logger.info("Model %s version %s is unregistered", model.name, model.version)
         return gone
 
-    async def _complete(self, scaling: Coroutine[Any, Any, None], name: str, version: str) -> None:
-        """Complete a scaling, with its caller or without. Raises WorkersFailed: a worker failed to get ready."""
+    async def _complete(self, scaling: Coroutine[Any, Any, None], model: Model) -> None:
+        """Complete a scaling, with its caller or without.
+
+        Raises ModelGone: the model was unregistered meanwhile; WorkersFailed: a worker failed to get ready.
+        """
+        failed: WorkerFailed | None = None
         try:
             await asyncio.shield(self._changes.start(scaling))
         except WorkerFailed as failure:
-            raise WorkersFailed(name, version, failure.status) from failure
+            failed = failure
         finally:
             self._changed()
+        versions = self._names.get(model.name)
+        if versions is None or model.version not in versions.models:
+            raise ModelGone(model.name, model.version) from failed
+        if failed is not None:
+            raise WorkersFailed(model.name, model.version, failed.status) from failed
 
     async def _end_workers(self, model: Model) -> bool:
         """End what is left of a model that is not served; return whether all of its workers are gone."""

@@ -45,6 +45,14 @@ class ModelAwaited(ModelNotFound):
         self.args = (f"{named} is not loaded on this server: {why}",)
 
 
+class ModelGone(ModelNotFound):
+    """The model was unregistered while a call waited for its workers."""
+
+    def __init__(self, name: str, version: str) -> None:
+        super().__init__(name)
+        self.args = (f'Model "{name}" version {version} was unregistered while its workers started.',)
+
+
 class VersionNotReady(ModelError):
     """A version without a ready worker would get requests that another version answers now."""
 

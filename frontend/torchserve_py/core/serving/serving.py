@@ -391,7 +391,7 @@ class Serving(Protocol):
         """Change how many workers a model version has; return how many are ready, None unless that is waited for.
 
         Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
-        start (it is tried again).
+        start (it is tried again); ModelGone: the version was unregistered meanwhile.
         """
 
     def check_scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> None:
@@ -442,9 +442,10 @@ class Serving(Protocol):
         """Return the version that `unregister` would end. Raises DefaultVersionInUse."""
 
     async def unregister(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
+        """Stop serving a version of a model (the default one when None), and remove its files.
 
-        If another version stays, its open sequences may end first, within ``unregister_model_timeout`` seconds.
+        New requests no longer find it at once. While a worker is ready, accepted jobs may finish within
+        ``unregister_model_timeout`` seconds. So may open sequences, and first, if another version stays.
 
         Raises DefaultVersionInUse: it is the default version, and there are others; UnregisterTimeout: a worker could
         not be stopped in time, and the model is unregistered all the same.
