@@ -1,7 +1,7 @@
 """Open Inference requests for a TorchServe handler: what the handler gets for one, and what its result becomes.
 
 ``docs/open-inference.md`` has the rules as tables. The only input stands under ``body``, too, so that a handler that
-knows nothing of the protocol finds it; with the envelope ``kservev2`` the row is the request as JSON would have it.
+knows nothing of the protocol finds it; with an envelope of KServe's the row is the request as JSON would have it.
 """
 
 import base64
@@ -26,8 +26,8 @@ from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 from ts.torch_handler.request_envelope.envelope_tensors import write_tensor
 from ts.utils.util import PredictionException
 
-#: The envelope that wants requests as JSON has them.
-KSERVE_V2 = "kservev2"
+#: The envelopes that want requests as JSON has them.
+_AS_JSON = ("kserve", "kservev2")
 #: The raw form of an empty text: its length.
 _SIZE_OF_EMPTY_TEXT = 4
 #: The members of an output that a handler has written itself.
@@ -65,7 +65,7 @@ class OpenInferenceRows:
         self._model_name = context.model_name
         self._model_version: str = context.system_properties.get("model_version", "")
         self._declared = declared
-        self._as_json = envelope == KSERVE_V2
+        self._as_json = envelope in _AS_JSON
 
     def read(self, wire_row: InferRow) -> Row:
         """Return the row as the handler sees it. Raises Failure: the row is not a valid request."""

@@ -320,13 +320,14 @@ def test_the_steps_of_continuous_batching_are_responses(make_worker: Callable[..
     ]
 
 
-def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker]) -> None:
+@pytest.mark.parametrize("envelope", ["kserve", "kservev2"])
+def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker], envelope: str) -> None:
     worker = make_worker(
         """
         def handle(data, context):
             return None if data is None else [[[2 * x for x in line] for line in row["data"]] for row in data]
         """,
-        envelope="kservev2",
+        envelope=envelope,
     )
     doubled = [("x", "FP64", [2, 2], [2.0, 4.0, 6.0, 8.0])]
     assert outputs(worker.infer(request("a", NUMBERS, id="7"))) == doubled
@@ -334,6 +335,23 @@ def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker
     length = [b"inference-header-content-length", str(len(text)).encode()]
     row = InferRow("b", [length], None, text + struct.pack("<4f", 1, 2, 3, 4), OPEN_INFERENCE_REST, False)
     assert outputs(worker.infer(row)) == doubled
+
+
+def test_requests_of_both_protocols_of_kserve_share_a_batch(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(
+        """
+        def handle(data, context):
+            if data is not None:
+                return [row["data"] if isinstance(row, dict) else 2 * row for row in data]
+        """,
+        envelope="kserve",
+    )
+    v1 = InferRow("b", [], "application/json", b'{"instances": [3, 4]}', None, False)
+    no_v2 = InferRow("c", [], "application/json", json.dumps({"inputs": [NUMBERS]}).encode(), None, False)
+    of_v2, of_v1, refused = worker.infer(request("a", NUMBERS), v1, no_v2)
+    assert outputs([of_v2]) == [("x", "FP64", [2, 2], [1.0, 2.0, 3.0, 4.0])]
+    assert json.loads(of_v1[5]) == {"predictions": [6, 8]}
+    assert (refused[2], "instances" in refused[6]) == (400, True)
 
 
 def test_dicts_that_the_envelope_passes_on_are_texts_of_json(make_worker: Callable[..., Worker]) -> None:
