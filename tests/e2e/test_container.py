@@ -1,5 +1,6 @@
 """The container's entry point starts real servers as SageMaker, Vertex AI and KServe expect them."""
 
+import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -142,6 +143,35 @@ def test_sagemaker_with_a_model_without_a_script(tmp_path: Path, port: int, file
         table = {"Content-Type": "text/csv", "Accept": "text/csv"}
         answer = requests.post(f"{server.inference}/invocations", "1,2\n3,4\n", headers=table, timeout=180)
         assert answer.text.split() == ["2.0,4.0", "6.0,8.0"]
+
+
+@pytest.mark.torch
+def test_kserve_with_weights_alone_in_both_protocols(tmp_path: Path, port: int) -> None:
+    import torch
+
+    torch.jit.script(torch.nn.Flatten()).save(str(tmp_path / "model.pt"))
+    with container(["--model_name=flat", f"--model_dir={tmp_path}", f"--http_port={port}"], {}) as server:
+        server.inference = f"http://127.0.0.1:{port}"
+        server.wait_ready()
+        body = {"instances": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}
+        answer = requests.post(f"{server.inference}/v1/models/flat:predict", json=body, timeout=180)
+        assert answer.json() == {"predictions": [[1, 2, 3, 4], [5, 6, 7, 8]]}
+        tensor = {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
+        answer = requests.post(f"{server.inference}/v2/models/flat/infer", json={"inputs": [tensor]}, timeout=180)
+        assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+
+
+def test_kserve_with_archives_and_folders(tmp_path: Path, port: int) -> None:
+    model_folder(tmp_path, "one", DOUBLE)
+    for kind in ("zip", "gztar"):
+        shutil.make_archive(str(tmp_path / kind), kind, tmp_path / "one")
+    with container([f"--model_dir={tmp_path}", f"--http_port={port}"], {}) as server:
+        server.inference = f"http://127.0.0.1:{port}"
+        server.wait_ready()
+        for name in ("one", "zip", "gztar"):
+            url = f"{server.inference}/v1/models/{name}:predict"
+            answer = requests.post(url, json={"instances": [[1, 2]]}, timeout=180)
+            assert answer.json() == {"predictions": [{"twice": [2, 4]}]}
 
 
 def test_sagemaker_with_several_scripts(tmp_path: Path, port: int) -> None:

@@ -65,6 +65,47 @@ def test_archives_are_a_model_store(tmp_path: Path) -> None:
     assert start.flags == ["--model-store", str(tmp_path), "--models", "all"]
 
 
+@pytest.mark.parametrize(
+    ("files", "models"),
+    [
+        (["resnet-50.tar.gz"], ["iris=resnet-50.tar.gz"]),
+        (["a-b.tar.gz", "c.zip", "d.tgz"], ["a_b=a-b.tar.gz", "c=c.zip", "d=d.tgz"]),
+        (["one/handler.py", "two/model.pt", "three.zip", ".cache/x"], ["one=one", "three=three.zip", "two=two"]),
+        # These are one model, whose own files they are.
+        (["one/handler.py"], None),
+        (["handler.py", "data.zip"], None),
+        (["code/inference.py", "weights/model.pt"], None),
+        (["MAR-INF/MANIFEST.json", "handlers/handler.py"], None),
+        (["model.pt", "data.tar.gz"], None),
+        (["model-settings.json", "data/a", "more/b"], None),
+    ],
+)
+def test_a_folder_of_models_is_told_from_a_model(tmp_path: Path, files: list[str], models: list[str] | None) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "lost+found").mkdir()
+    flags = list(how_to_start(["--model_name=iris", f"--model_dir={tmp_path}"], {}).flags)
+    alone = ["--model-store", "model_store", "--models", f"iris={tmp_path}"]
+    assert flags == (alone if models is None else ["--model-store", str(tmp_path), "--models", *models])
+
+
+@pytest.mark.parametrize(
+    ("files", "handler"),
+    [
+        (["model.pt", "README.md"], "base_handler"),
+        (["model.pt2"], "base_handler"),
+        (["model.pt", "handler.py"], None),
+        (["model.pt", "model-settings.json"], None),
+        (["model.joblib"], None),
+    ],
+)
+def test_at_kserve_the_base_handler_runs_weights_alone(tmp_path: Path, files: list[str], handler: str | None) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    assert how_to_start([f"--model_dir={tmp_path}"], {}).defaults.get("default_service_handler") == handler
+
+
 def test_no_model_is_told_with_the_place(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{tmp_path}/x has no model"):
         how_to_start(["serve"], {"SM_MODEL_DIR": str(tmp_path / "x")})

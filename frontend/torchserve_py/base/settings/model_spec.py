@@ -55,7 +55,7 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
         return specs
     named = {spec.location for spec in others}
     entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
-    models = [entry for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES)]
+    models = [entry for entry in entries if holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES)]
     paths = [path for model in models for path in _mlserver_models(model) or [model]]
     found = sorted(str(path.relative_to(model_store)) for path in paths)
     return [ModelSpec(None, name) for name in found if name not in named] + others
@@ -65,7 +65,8 @@ def _means_all(spec: ModelSpec) -> bool:
     return spec.name is None and spec.location.lower() == "all"
 
 
-def _holds_anything(folder: Path) -> bool:
+def holds_anything(folder: Path) -> bool:
+    """Whether it is a folder that is not empty."""
     try:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:  # the folder is not readable

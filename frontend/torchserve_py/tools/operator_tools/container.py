@@ -8,8 +8,8 @@ platform    told by                            models
 ==========  =================================  =====================================================================
 SageMaker   the argument ``serve``             in ``/opt/ml/model``; none at first with ``SAGEMAKER_MULTI_MODEL=true``
 Vertex AI   a variable ``AIP_HTTP_PORT``       those of the image; the arguments are flags of the server
-Azure ML    a variable ``AZUREML_MODEL_DIR``   archives there or in its only folder, or the files of one model
-KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` says, in ``model-store``, or it is one
+Azure ML    a variable ``AZUREML_MODEL_DIR``   there, or in its only folder
+KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` says, in ``model-store``, or there
 none        none of these                      those of the image; the arguments are flags of the server
 ==========  =================================  =====================================================================
 
@@ -31,7 +31,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
+from torchserve_py.base.settings.model_spec import holds_anything
 from torchserve_py.base.settings.properties import properties_text, read_properties
+from torchserve_py.core.archive.contract import TORCHSERVE
+from torchserve_py.core.archive.contracts import contract_of, telling_files
+from torchserve_py.core.archive.manifest import MANIFEST_PATH
 from torchserve_py.tools.operator_tools.sagemaker_variables import settings_of
 
 _COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
@@ -48,6 +52,9 @@ _CONFIG_FLAG: Final = "--ts-config="
 _GRPC_OF_WRAPPER: Final = "8081"
 #: KServe sets it to ``kservev2`` where an InferenceService has the protocol v2 or grpc-v2, otherwise to ``kserve``.
 _ENVELOPE_VARIABLE: Final = "TS_SERVICE_ENVELOPE"
+#: How the names of archives end beside TorchServe's, and those of weights.
+_ARCHIVES: Final = (".tar.gz", ".tgz", ".zip", ".model")
+_WEIGHTS: Final = (".pt", ".pth", ".pt2")
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
 #: Paths at which every server answers anyway, so Vertex AI need not have them made.
@@ -145,8 +152,10 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str], enviro
     if not config.is_file():
         name = named.get("--model_name", "model")
         found = ["--model-store", str(store), "--models", "all"] if store.is_dir() else _models_in(models, name)
-        envelope = environ.get(_ENVELOPE_VARIABLE) or "kserve"
-        return Start([*found, *flags], None, overrides, {**_DEFAULTS, "service_envelope": envelope})
+        defaults = {**_DEFAULTS, "service_envelope": environ.get(_ENVELOPE_VARIABLE) or "kserve"}
+        if _has_only_weights(models):
+            defaults["default_service_handler"] = "base_handler"
+        return Start([*found, *flags], None, overrides, defaults)
     written = {entry.key: entry.value for entry in read_properties(config)}
     if "model_store" not in written:
         flags = ["--model-store", str(store), *flags]
@@ -175,16 +184,48 @@ def _port(name: str, given: Mapping[str, str]) -> str:
 
 
 def _models_in(folder: Path, name: str) -> Iterator[str]:
-    """Yield the flags for a folder with archives, or for one that is a model itself.
+    """Yield the flags for a folder with archives or folders of models, or for one that is a model itself.
 
     Raises ValueError: there is no such folder, or it is empty.
     """
-    if not folder.is_dir() or not any(folder.iterdir()):
-        raise ValueError(f"{folder} has no model: an archive (.mar) or the files of one model are to lie there")
+    if not holds_anything(folder):
+        raise ValueError(f"{folder} has no model: an archive or the files of one model are to lie there")
     if any(folder.glob("*.mar")):
         yield from ("--model-store", str(folder), "--models", "all")
+    elif apart := _models_apart(folder, name):
+        yield from ("--model-store", str(folder), "--models", *apart)
     else:
         yield from ("--model-store", _STORE, "--models", f"{name}={folder}")
+
+
+def _models_apart(folder: Path, name: str) -> list[str]:
+    """Return the models in a folder that has nothing but archives and folders; none where it is one model itself.
+
+    An archive alone gets ``name``, all others that of their file or folder.
+    """
+    entries = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+    models = [each for each in entries if holds_anything(each) or each.name.endswith(_ARCHIVES)]
+    if any(each.is_file() and each not in models for each in entries) or (folder / MANIFEST_PATH).is_file():
+        return []
+    if telling_files(folder) or not models:
+        return []
+    if len(models) == 1:
+        return [f"{name}={models[0].name}"] if models[0].is_file() else []
+    return [f"{_name_of(each)}={each.name}" for each in models]
+
+
+def _name_of(model: Path) -> str:
+    """Return a model's name by its archive or folder."""
+    suffix = next((each for each in _ARCHIVES if model.name.endswith(each)), "")
+    return re.sub(r"\W", "_", model.name.removesuffix(suffix))
+
+
+def _has_only_weights(folder: Path) -> bool:
+    """Whether a folder has the weights of a model, and neither code nor anything else that tells how to run them."""
+    names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    if not any(name.endswith(_WEIGHTS) for name in names) or any(name.endswith(".py") for name in names):
+        return False
+    return contract_of([*names, *telling_files(folder)], has_default_handler=True) == TORCHSERVE
 
 
 def configuration(start: Start, own: Path) -> str:
