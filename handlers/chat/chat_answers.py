@@ -22,11 +22,13 @@ class Used(NamedTuple):
         prompt: The tokens before the answer, those of earlier turns included.
         cached: How many of these did not have to be read again.
         tokens: The tokens of the answer, with the one that ended it.
+        thought: How many of these the model has thought before it answered.
     """
 
     prompt: int
     cached: int
     tokens: int
+    thought: int
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -36,12 +38,21 @@ class Used(NamedTuple):
             "completion_tokens": self.tokens,
             "total_tokens": self.prompt + self.tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.thought},
         }
 
 
 class Said(NamedTuple):
-    """What a token has made certain of an answer: text; the tokens since the last text, and how likely they were."""
+    """What a token has made certain of an answer.
 
+    Attributes:
+        thought: What the model thinks before it answers.
+        text: The answer.
+        logprobs: How likely the tokens of the answer were, since the last text.
+        tokens: Those since the last text or thought.
+    """
+
+    thought: str
     text: str
     logprobs: list[TokenLogprobs]
     tokens: list[int]
@@ -51,12 +62,14 @@ class Outcome(NamedTuple):
     """An answer that is complete.
 
     Attributes:
+        thought: What the model has thought before.
         text: All of it.
         reason: "stop" if the model or a stop string ended it, "length" if a limit did.
         used: The tokens that it took.
         logprobs: How likely its tokens were, if that was asked for.
     """
 
+    thought: str
     text: str
     reason: str
     used: Used
@@ -90,7 +103,7 @@ class Form(Protocol):
 
 
 class TextForm:
-    """The text and nothing else."""
+    """The text and nothing else; a thought is not part of it."""
 
     content_type = "text/plain; charset=utf-8"
 
@@ -108,7 +121,7 @@ class TextForm:
 
 
 class JsonForm(TextForm):
-    """An object with the text, why it ended, and what was used; a stream is the text."""
+    """An object with the text, the thought before it, why it ended, and what was used; a stream is the text."""
 
     def __init__(self, *, streams: bool) -> None:
         if not streams:
@@ -116,7 +129,8 @@ class JsonForm(TextForm):
 
     def whole(self, outcomes: Sequence[Outcome], used: Used) -> dict[str, Any]:
         (outcome,) = outcomes
-        return {"text": outcome.text, "finish_reason": outcome.reason, "usage": used.usage}
+        thought = {"reasoning": outcome.thought} if outcome.thought else {}
+        return {"text": outcome.text, **thought, "finish_reason": outcome.reason, "usage": used.usage}
 
 
 class _EventsForm:
@@ -171,14 +185,22 @@ class ChatForm(_EventsForm):
         *args: Any,
         format_: Format | None = None,
         most_calls: int | None = None,
+        shows_thoughts: bool = True,
         returns_tokens: bool = False,
         **options: bool,
     ) -> None:
-        """Take how the model writes calls, None if it is not to write any, and whether a stream has ``token_ids``.
+        """Begin the answers.
 
-        The rest is as for all forms.
+        Args:
+            args: As for all forms.
+            format_: How the model writes calls; None if it is not to write any.
+            most_calls: How many of them an answer has at most.
+            shows_thoughts: Whether the answers have what the model thinks before.
+            returns_tokens: Whether a stream has ``token_ids``.
+            options: As for all forms.
         """
         super().__init__(*args, **options)
+        self._shows_thoughts = shows_thoughts
         self._format, self._most_calls = format_, most_calls
         self._returns_tokens = returns_tokens
         self._readers: dict[int, CallReader] = {}
@@ -186,7 +208,7 @@ class ChatForm(_EventsForm):
         self._begun: set[int] = set()
 
     def part(self, place: int, said: Said, used: Used) -> str | None:
-        if not said.text and not said.logprobs and place in self._begun:
+        if not said.thought and not said.text and not said.logprobs and place in self._begun:
             return None
         return self._events(place, self._pieces(place, said.text), said, used) or None
 
@@ -200,8 +222,10 @@ class ChatForm(_EventsForm):
         for place, outcome in enumerate(outcomes):
             content, calls = _joined(self._pieces(place, outcome.text, is_last=True))
             message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+            message |= self._thought(outcome.thought)
+            if (calls or outcome.thought) and not content.strip():
+                message["content"] = None
             if calls and self._format is not None:
-                message["content"] = content if content.strip() else None
                 message["tool_calls"] = [
                     {
                         "id": self._format.new_id(),
@@ -230,7 +254,7 @@ class ChatForm(_EventsForm):
         return pieces
 
     def _events(self, place: int, pieces: list[Piece], said: Said, used: Used) -> str:
-        deltas: list[dict[str, Any]] = []
+        deltas: list[dict[str, Any]] = [thought] if (thought := self._thought(said.thought)) else []
         for piece in pieces:
             if isinstance(piece, str):
                 deltas.append({"content": piece})
@@ -250,6 +274,10 @@ class ChatForm(_EventsForm):
             if self._returns_tokens:
                 choices[0]["token_ids"] = said.tokens
         return "".join(self._event([choice], used) for choice in choices)
+
+    def _thought(self, thought: str) -> dict[str, Any]:
+        """Return what a message has of a thought: under vLLM's name, and the one that it had before."""
+        return {"reasoning": thought, "reasoning_content": thought} if thought and self._shows_thoughts else {}
 
     def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
         assert self._format is not None, "only models with a format call tools"

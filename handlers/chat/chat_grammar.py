@@ -85,14 +85,16 @@ class Grammar:
         """Whether nothing but the end can follow."""
         return bool(self._matcher.is_stopped())
 
-    def mask(self, logits: torch.Tensor) -> torch.Tensor:
+    def mask(self, logits: torch.Tensor, besides: int | None = None) -> torch.Tensor:
         """Return the logits [vocabulary] with those of tokens that cannot follow as minus infinity.
 
-        Raises GrammarFailed.
+        ``besides`` is a token that can follow although the grammar does not have it. Raises GrammarFailed.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
         may_follow = np.unpackbits(bits, bitorder="little")[: logits.shape[0]].astype(bool)
+        if besides is not None:
+            may_follow[besides] = True
         return logits.masked_fill(torch.from_numpy(~may_follow).to(logits.device), -torch.inf)
 
     def add(self, token: int) -> None:

@@ -26,6 +26,7 @@ from chat_requests import Asked, is_token, read_chat, read_completion, read_plai
 from chat_sampling import choose, uniform
 from chat_settings import Settings
 from chat_text import Answer, ChatText
+from chat_thoughts import Thought, marks_of
 from chat_tools import format_of
 from chat_turn import Log, Turn
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -56,6 +57,8 @@ class ChatHandler:
         self.text = ChatText(tokenizer)
         #: How the model writes calls of tools; None if it has none.
         self.tool_format = format_of(self.text.template(tools=True))
+        #: The tokens around what it thinks; None if it has none.
+        self.thought_marks = marks_of(tokenizer)
         self.decoder = Decoder(
             model,
             most_bytes=settings.bytes_on(model),
@@ -209,6 +212,9 @@ class ChatHandler:
         """Return an answer that begins. Raises BadRequest."""
         options = asked.options
         marks = self.tool_format.marks if self.tool_format is not None and asked.tools is not None else ()
+        thought = None
+        if self.thought_marks is not None and asked.messages:
+            thought = Thought(self.text.tokenizer, self.thought_marks, prompt)
         turn = Turn(
             log,
             prompt,
@@ -217,6 +223,7 @@ class ChatHandler:
             place=place,
             sequence_id=sequence_id,
             grammar=grammar and grammar.copy(),
+            thought=thought,
         )
         self._limit(turn)
         self._check(turn)
@@ -254,7 +261,13 @@ class ChatHandler:
         format_ = None if asked.tools is None else self.tool_format
         most = None if asked.tools is None else asked.tools.most
         return ChatForm(
-            name, self.text.token_text, format_=format_, most_calls=most, returns_tokens=returns_tokens, **how
+            name,
+            self.text.token_text,
+            format_=format_,
+            most_calls=most,
+            shows_thoughts=asked.shows_thoughts,
+            returns_tokens=returns_tokens,
+            **how,
         )
 
     def _limit(self, turn: Turn) -> None:

@@ -47,6 +47,10 @@ def _message(message: Any, name: str, param: str) -> Message:
     # What a template does not use cannot change the answer, so it gets all fields of a message.
     read = {key: each for key, each in message.items() if each is not None} | {"role": role}
     content = message.get("content")
+    if thought := read.get("reasoning") or read.get("reasoning_content"):  # templates read the second name
+        if not isinstance(thought, str):
+            wrong(f"{name}.reasoning", thought, "a text", param)
+        read |= {"reasoning": thought, "reasoning_content": thought}
     read["content"] = "" if content is None and role == "assistant" else _content(content, f"{name}.content", param)
     if calls := read.pop("tool_calls", None):
         if role != "assistant" or not isinstance(calls, list):

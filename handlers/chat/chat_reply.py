@@ -51,7 +51,8 @@ class Reply:
         """The tokens of all answers; those of a prompt count once."""
         firsts = [same[0].used for same in self._prompts]
         prompt, cached = sum(used.prompt for used in firsts), sum(used.cached for used in firsts)
-        return Used(prompt, cached, sum(turn.used.tokens for turn in self.turns))
+        said = [turn.used for turn in self.turns]
+        return Used(prompt, cached, sum(used.tokens for used in said), sum(used.thought for used in said))
 
     def add(self, turn: Turn, said: Said) -> None:
         """Take what a token has made certain of an answer."""

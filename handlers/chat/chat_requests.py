@@ -82,6 +82,7 @@ class Asked(NamedTuple):
         tools: What the answer may call.
         template: Further values for the chat template.
         prompts: Of a completion: texts, or lists of tokens.
+        shows_thoughts: Whether the answer has what the model thinks before.
     """
 
     messages: list[Message]
@@ -91,6 +92,7 @@ class Asked(NamedTuple):
     tools: Tools | None = None
     template: dict[str, Any] = {}  # noqa: RUF012 - never changed
     prompts: tuple[str | list[int], ...] = ()
+    shows_thoughts: bool = True
 
 
 def read_plain(body: Any, defaults: Options) -> Asked:
@@ -123,16 +125,24 @@ def read_chat(body: Any, defaults: Options) -> Asked:
     tools = read_tools(
         fields.take("tools"), fields.take("tool_choice"), parallel=fields.flag("parallel_tool_calls", default=True)
     )
-    template = fields.object("chat_template_kwargs")
-    if effort := fields.take("reasoning_effort"):
-        template = {"reasoning_effort": effort} | template
+    template = _reasoning(fields.take("reasoning_effort")) | fields.object("chat_template_kwargs")
     has_logprobs, top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, 0, _MOST_LOGPROBS)
     if top and not has_logprobs:
         raise BadRequest("top_logprobs needs logprobs: true.", "top_logprobs")
     model, options = _openai_options(fields, defaults)
     options = options._replace(top_logprobs=top if has_logprobs else None)
+    shows_thoughts = fields.flag("include_reasoning", default=True)
     fields.refuse_the_rest()
-    return Asked(messages, options, model=model, tools=tools, template=template)
+    return Asked(messages, options, model=model, tools=tools, template=template, shows_thoughts=shows_thoughts)
+
+
+def _reasoning(effort: Any) -> dict[str, Any]:
+    """Return what a template gets of ``reasoning_effort``: Qwen's have a switch of their own for "none"."""
+    if effort is None:
+        return {}
+    if not isinstance(effort, str):
+        wrong("reasoning_effort", effort, "a text such as 'none', 'low', 'medium' or 'high'")
+    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
 
 
 def read_completion(body: Any, defaults: Options) -> Asked:

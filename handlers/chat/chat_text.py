@@ -107,6 +107,7 @@ class Answer:
         marks: The special tokens that stay in the text; others are no part of it.
 
     Attributes:
+        skips_space: Whether space with which the text begins is no part of it.
         tokens: What the model has said.
         text: Its text, as far as it is certain and no stop string can begin in it.
         is_stopped: Whether a stop string has come; the text ends before it.
@@ -120,6 +121,7 @@ class Answer:
         self._stops = stops
         self.tokens: list[int] = []
         self.text = ""
+        self.skips_space = False
         self.is_stopped = False
         #: The text that is held back since a stop string may begin in it.
         self._held = ""
@@ -145,8 +147,7 @@ class Answer:
         rest = self._held + self._decode(self.tokens[self._from :])[len(before) :]
         self._held = ""
         self._from = self._known = len(self.tokens)
-        self.text += rest
-        return rest
+        return self._said(rest)
 
     def encoded_text(self) -> list[int]:
         """Return the tokens of the text, which a stop string may have cut within one."""
@@ -170,8 +171,13 @@ class Answer:
         else:
             held = max((beginning(waiting, stop) for stop in self._stops), default=0)
             released, self._held = waiting[: len(waiting) - held], waiting[len(waiting) - held :]
-        self.text += released
-        return released
+        return self._said(released)
+
+    def _said(self, text: str) -> str:
+        if self.skips_space and not self.text:
+            text = text.lstrip()
+        self.text += text
+        return text
 
 
 def beginning(text: str, stop: str) -> int:

@@ -12,6 +12,7 @@ from chat_decoder import Reading
 from chat_requests import Options
 from chat_sampling import Penalizing, Penalties, TokenLogprobs, logprobs_of, new_seed
 from chat_text import Answer
+from chat_thoughts import Thought
 
 if TYPE_CHECKING:
     from chat_grammar import Grammar
@@ -66,6 +67,7 @@ class Turn:
         place: int = 0,
         sequence_id: str | None = None,
         grammar: Grammar | None = None,
+        thought: Thought | None = None,
     ) -> None:
         self.log = log
         self.reading = Reading([*tokens_of(log), *prompt])
@@ -77,6 +79,7 @@ class Turn:
         self._before = len(self.reading.tokens)
         self._answer = answer
         self._grammar = grammar
+        self._thought = thought
         has_penalties = options.penalties != Penalties()
         self._penalizing = Penalizing(options.penalties, list(self.reading.tokens)) if has_penalties else None
         #: How likely the tokens were: all of them, and how many of these were sent.
@@ -105,15 +108,19 @@ class Turn:
     @property
     def used(self) -> Used:
         """The tokens so far."""
-        return Used(self._before, min(self.reading.kept or 0, self._before), self._drawn)
+        thought = 0 if self._thought is None else len(self._thought.tokens)
+        return Used(self._before, min(self.reading.kept or 0, self._before), self._drawn, thought)
 
     def shaped(self, logits: torch.Tensor, ends: Collection[int]) -> torch.Tensor:
         """Return the logits [vocabulary] as the request changes them. Raises GrammarFailed."""
         if self._penalizing is not None:
             logits = self._penalizing(logits)
-        if self._grammar is not None:
-            return self._grammar.mask(logits)
-        if self._drawn < self.options.least_tokens:
+        thought, grammar = self._thought, self._grammar
+        is_thinking = thought is not None and thought.is_open
+        if grammar is not None and not is_thinking:
+            opens = thought.marks.opens if thought is not None and thought.may_begin else None
+            return grammar.mask(logits, besides=opens)
+        if grammar is not None or self._drawn < self.options.least_tokens:  # a thought alone does not fit a grammar
             logits = logits.clone()
             logits[[token for token in {*ends, *self.options.stop_tokens} if token < logits.shape[0]]] = -torch.inf
         return logits
@@ -125,39 +132,52 @@ class Turn:
             logits: Those by which it was chosen; None if that was in a run before this one, which has sent them.
         """
         self._drawn += 1
-        if self.options.top_logprobs is not None and logits is not None:
-            self._logprobs.append(logprobs_of(logits, token, self.options.top_logprobs))
+        options, thought = self.options, self._thought
+        is_end = (token in ends and not options.ignores_end) or token in options.stop_tokens
+        thinks = None if is_end or thought is None else thought.take(token)
+        if options.top_logprobs is not None and logits is not None and thinks is None:
+            self._logprobs.append(logprobs_of(logits, token, options.top_logprobs))
         if self._penalizing is not None:
             self._penalizing.add(token)
-        text = self._take(token, ends)
-        if not text and self.outcome is None:
-            return Said(text, [], [])
-        said = Said(text, self._logprobs[self._sent :], self.reading.tokens[self._told :])
-        self._sent, self._told = len(self._logprobs), len(self.reading.tokens)
+        text = ""
+        if not is_end:
+            self.reading.tokens.append(token)
+            text = self._say(token) if thinks is None else ""
+        thinks = thinks or ""
+        is_whole = is_end or self._is_whole
+        if is_whole or self._drawn >= options.most_tokens:
+            thinks += "" if thought is None else thought.end()
+            text += self._end("stop" if is_whole else "length")
+        if not (thinks or text) and self.outcome is None:
+            return Said("", "", [], [])
+        new = self._logprobs[self._sent :] if text or self.outcome is not None else []
+        said = Said(thinks, text, new, self.reading.tokens[self._told :])
+        self._sent, self._told = self._sent + len(new), len(self.reading.tokens)
         return said
 
-    def _take(self, token: int, ends: Collection[int]) -> str:
-        answer, options = self._answer, self.options
-        if (token in ends and not options.ignores_end) or token in options.stop_tokens:
-            return self._end("stop")
+    def _say(self, token: int) -> str:
         if self._grammar is not None:
             self._grammar.add(token)
-        self.reading.tokens.append(token)
-        text = answer.add(token)
-        if answer.is_stopped or (self._grammar is not None and self._grammar.is_over):
-            return text + self._end("stop")
-        return text + self._end("length") if self._drawn >= options.most_tokens else text
+        self._answer.skips_space = self._thought is not None and bool(self._thought.tokens)
+        return self._answer.add(token)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether a stop string or the grammar has ended the answer."""
+        return self._answer.is_stopped or (self._grammar is not None and self._grammar.is_over)
 
     def _end(self, reason: str) -> str:
         rest = self._answer.end()
         if self._answer.is_stopped:
             reason = "stop"
-        self.outcome = Outcome(self._answer.text, reason, self.used, self._logprobs)
+        thought = "" if self._thought is None else self._thought.text
+        self.outcome = Outcome(thought, self._answer.text, reason, self.used, self._logprobs)
         return rest
 
     def entry(self) -> Entry:
         """Return what the turn adds to the log: what the client has sent and got."""
         answer = self._answer
         said = answer.encoded_text() if answer.is_stopped else answer.tokens
-        tokens = array(_FOUR_BYTES, [*self._prompt, *said]).tobytes()
+        thought = [] if self._thought is None else self._thought.tokens
+        tokens = array(_FOUR_BYTES, [*self._prompt, *thought, *said]).tobytes()
         return Entry(tokens, self.seed, self.draws) if self._is_seeded else Entry(tokens, None, 0)

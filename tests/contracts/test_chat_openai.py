@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel
@@ -110,6 +111,109 @@ def test_log_probabilities(client: OpenAI) -> None:
     chunks = chat(client, logprobs=True, max_tokens=5, stream=True)
     likely = [each for chunk in chunks for each in getattr(chunk.choices[0].logprobs, "content", ())]
     assert "".join(token.token for token in likely) == "Hello"
+
+
+THINK: Any = [{"role": "user", "content": "Please think about it."}]
+THOUGHT = "Let me see."
+
+
+def test_a_thought_is_kept_apart_from_the_answer(client: OpenAI) -> None:
+    whole = chat(client, THINK)
+    message = whole.choices[0].message
+    assert (message.reasoning, message.reasoning_content, message.content) == (THOUGHT, THOUGHT, "Hello there.")
+    tokens = len("<>") + len(f"\n{THOUGHT}\n")
+    assert whole.usage.completion_tokens_details.reasoning_tokens == tokens
+    assert whole.usage.completion_tokens == tokens + len("\n\nHello there.") + 1
+    assert chat(client).usage.completion_tokens_details.reasoning_tokens == 0
+    hidden = chat(client, THINK, extra_body={"include_reasoning": False}).choices[0].message
+    assert (hidden.content, hidden.model_extra) == ("Hello there.", {})
+
+
+def test_a_thought_is_streamed_before_the_answer(client: OpenAI) -> None:
+    deltas = [chunk.choices[0].delta for chunk in chat(client, THINK, stream=True)]
+    kinds = ["reasoning" if "reasoning" in delta.model_extra else "content" for delta in deltas]
+    assert "".join(delta.reasoning for delta in deltas if "reasoning" in delta.model_extra) == THOUGHT
+    assert "".join(delta.content or "" for delta in deltas) == "Hello there."
+    assert kinds.index("reasoning") < len(kinds) - 1 - kinds[::-1].index("reasoning") < kinds.index("content", 2)
+
+
+def test_a_client_can_forbid_to_think(client: OpenAI) -> None:
+    for asked in ({"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"}):
+        answer = chat(client, THINK, extra_body=asked)
+        assert (answer.choices[0].message.content, answer.choices[0].message.model_extra) == ("Hello there.", {})
+        assert answer.usage.completion_tokens_details.reasoning_tokens == 0
+    with pytest.raises(BadRequestError, match="reasoning_effort is 5") as refused:
+        chat(client, THINK, extra_body={"reasoning_effort": 5})
+    assert refused.value.param == "reasoning_effort"
+
+
+def test_a_schema_holds_after_a_thought(client: OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": "think, then Extract: Ada is 36."}]
+    for messages, thought in ((asked, THOUGHT), ([{"role": "user", "content": "Extract: Ada is 36."}], None)):
+        answer = client.chat.completions.parse(model="chat", messages=messages, response_format=Person)
+        message = answer.choices[0].message
+        assert message.parsed == Person(name="Ada", age=36)
+        assert (message.model_extra or {}).get("reasoning") == thought
+
+
+def test_a_tool_is_called_after_a_thought(client: OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": "think: how is the weather?"}]
+    first = chat(client, asked, tools=TOOLS).choices[0]
+    assert (first.finish_reason, first.message.content, first.message.reasoning) == ("tool_calls", None, THOUGHT)
+    (call,) = first.message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}
+    last = chat(client, [*asked, first.message, result], tools=TOOLS).choices[0].message
+    assert last.content == "It is 21 degrees in Paris. As I thought."
+
+
+def test_log_probabilities_are_of_the_answer_and_stops_end_it(client: OpenAI) -> None:
+    answer = chat(client, THINK, logprobs=True, stop=["see", "there"]).choices[0]
+    assert (answer.message.reasoning, answer.message.content, answer.finish_reason) == (THOUGHT, "Hello ", "stop")
+    assert "".join(token.token for token in answer.logprobs.content).strip() == "Hello there"
+
+
+def test_a_limit_can_come_before_the_answer(client: OpenAI) -> None:
+    answer = chat(client, THINK, max_tokens=8).choices[0]
+    assert (answer.message.reasoning, answer.message.content, answer.finish_reason) == ("Let me", None, "length")
+
+
+def test_responses_have_thoughts_as_items(client: OpenAI) -> None:
+    first = client.responses.create(model="chat", input="Please think about it.")
+    kinds = [item.type for item in first.output]
+    assert (kinds, first.output_text) == (["reasoning", "message"], "Hello there.")
+    assert first.output[0].content[0].text == THOUGHT  # type: ignore[union-attr,index]
+    assert first.usage is not None
+    assert first.usage.output_tokens_details.reasoning_tokens > 0
+    with client.responses.stream(model="chat", input="Please think about it.") as stream:
+        events = [event.type for event in stream]
+    parts = [event for event in dict.fromkeys(events) if "text" in event]
+    assert parts == [f"response.{kind}_text.{what}" for kind in ("reasoning", "output") for what in ("delta", "done")]
+    tools: Any = [{"type": "function", **WEATHER}]
+    asked = client.responses.create(model="chat", input="think: how is the weather?", tools=tools)
+    assert [item.type for item in asked.output] == ["reasoning", "function_call"]
+    result: Any = {"type": "function_call_output", "call_id": asked.output[1].call_id, "output": "21 degrees"}  # type: ignore[union-attr]
+    last = client.responses.create(model="chat", input=[result], tools=tools, previous_response_id=asked.id)
+    assert last.output_text == "It is 21 degrees in Paris. As I thought."
+    quiet = client.responses.create(model="chat", input="Please think about it.", reasoning={"effort": "none"})
+    assert [item.type for item in quiet.output] == ["message"]
+
+
+def test_a_thought_that_was_cut_off_belongs_to_no_later_answer(client: OpenAI) -> None:
+    cut = client.responses.create(model="chat", input="Please think about it.", max_output_tokens=14)
+    assert (cut.status, [item.type for item in cut.output]) == ("incomplete", ["reasoning"])
+    tools: Any = [{"type": "function", **WEATHER}]
+    asked = client.responses.create(model="chat", input="How is the weather?", tools=tools, previous_response_id=cut.id)
+    result: Any = {"type": "function_call_output", "call_id": asked.output[0].call_id, "output": "21 degrees"}  # type: ignore[union-attr]
+    last = client.responses.create(model="chat", input=[result], tools=tools, previous_response_id=asked.id)
+    assert last.output_text == "It is 21 degrees in Paris."
+
+
+def test_a_conversation_of_the_servers_own_keeps_thoughts_apart(client: OpenAI) -> None:
+    url, sequence = str(client.base_url).replace("/v1/", "/predictions/chat"), {"ts_request_sequence_id": "own"}
+    answer = httpx.post(url, json={"message": "think"}, headers=sequence).json()
+    assert (answer["text"], answer["reasoning"]) == ("Hello there.", THOUGHT)
+    text = {"content-type": "text/plain"} | sequence
+    assert httpx.post(url, content="Please think.", headers=text).text == "Hello there. As I thought."
 
 
 def test_several_answers(client: OpenAI) -> None:

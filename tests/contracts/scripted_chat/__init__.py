@@ -23,9 +23,10 @@ CONFIG = """
       max_tokens: 400
       kv_bytes: 60000000
 """
-#: A conversation as Qwen's models have it, with their calls of tools.
+#: A conversation as Qwen's models have it, with their calls of tools, and thoughts that later questions leave behind.
 TEMPLATE = """\
-{%- if tools %}<|im_start|>system
+{%- set question = namespace(place=0) %}{% for message in messages %}{% if message.role == 'user' %}\
+{% set question.place = loop.index0 %}{% endif %}{% endfor %}{% if tools %}<|im_start|>system
 {% if messages[0].role == 'system' %}{{ messages[0].content }}
 
 {% endif %}# Tools
@@ -40,12 +41,20 @@ Return a call within <tool_call></tool_call>.<|im_end|>
 {{ message.content }}
 </tool_response><|im_end|>
 {% elif message.role != 'system' or not loop.first %}<|im_start|>{{ message.role }}
-{{ message.content }}{% for call in message.tool_calls or [] %}
+{% if message.reasoning_content and loop.index0 > question.place %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}{% for call in message.tool_calls or [] %}
 <tool_call>
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|im_end|>
 {% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
 
 
 def make_folder(folder: Path) -> Path:
@@ -56,6 +65,7 @@ def make_folder(folder: Path) -> Path:
     shutil.copy(Path(__file__).with_name("script.py"), chat / "chat_handler.py")
     (chat / "model-config.yaml").write_text(textwrap.dedent(CONFIG))
     words = byte_tokenizer()
+    words.add_tokens(["<think>", "</think>"])
     words.save_pretrained(chat / "model")
     torch.manual_seed(0)
     config = LlamaConfig(

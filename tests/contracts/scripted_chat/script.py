@@ -7,6 +7,9 @@ import torch
 from chat_base import ChatHandler as Base
 
 _ASSISTANT = "<|im_start|>assistant\n"
+_THOUGHT = "<think>\nLet me see.\n</think>"
+_BLANK = "\n\n"
+_NO_THOUGHT = "<think>\n\n</think>\n\n"
 _ADA = {"name": "Ada", "age": 36}
 #: What is said if the last message has a text and, where one is named, the prompt has a tool.
 _SCRIPT: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
@@ -23,13 +26,22 @@ _SCRIPT: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 
 def answer_to(prompt: str) -> str:
-    """Return what the model says."""
+    """Return what the model says to a prompt."""
     last = prompt.rpartition("<|im_start|>user\n")[2]
     for text, tool, said, arguments in _SCRIPT:
         if text in last and (not tool or f'"name": "{tool}"' in prompt):
             call = f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
             return call if tool else said
     return "Hello there."
+
+
+def script_for(prompt: str) -> str:
+    """Return all that the model generates: it thinks if the question has "think", and says when it has before."""
+    answer = answer_to(prompt)
+    if _THOUGHT in prompt:
+        return f"{answer} As I thought."
+    thinks = "think" in prompt.rpartition("<|im_start|>user\n")[2]
+    return f"{_THOUGHT}{'' if answer.startswith('{') else _BLANK}{answer}" if thinks else answer
 
 
 class ChatHandler(Base):
@@ -44,7 +56,9 @@ class ChatHandler(Base):
             logits = step(readings)
             for reading in logits:
                 prompt, _, said = decode(reading.tokens).rpartition(_ASSISTANT)
-                tokens = encode(answer_to(prompt)) if prompt else []
+                tokens = encode(script_for(prompt)) if prompt else []
+                if said.startswith(_NO_THOUGHT):
+                    said, tokens = said.removeprefix(_NO_THOUGHT), encode(answer_to(prompt))
                 count = len(encode(said))
                 scores = torch.zeros_like(logits[reading])
                 scores[tokens[count] if count < len(tokens) else end] = 30.0

@@ -154,7 +154,8 @@ def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
         kind = item["type"]
         if kind == "reasoning":
             thought += "".join(part["text"] for part in item["content"])
-        elif kind == COMPACTION:
+            continue
+        if kind == COMPACTION:
             messages.append(message_of(item))
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
@@ -166,9 +167,10 @@ def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
                 content = None if is_call else "".join(part.get("text", "") for part in item["content"])
                 messages.append({"role": "assistant", "content": content})
             if thought:
-                messages[-1]["reasoning"], thought = thought, ""
+                messages[-1]["reasoning"] = thought
             if is_call:
                 messages[-1].setdefault("tool_calls", []).append(_tool_call(item))
+        thought = ""  # of an answer that was cut off before its text, it belongs to no later one
     return messages
 
 
