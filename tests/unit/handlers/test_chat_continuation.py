@@ -31,6 +31,7 @@ TOOLS = {
 }
 FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}}
 DRAWN = {"temperature": 1.0, "seed": 5}
+MARKS = ["<think>", "</think>"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,8 @@ def start(handlers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Cal
     from tests.contracts.scripted_chat import byte_tokenizer
 
     folder, words = tmp_path_factory.mktemp("chat"), byte_tokenizer()
+    words.add_tokens(MARKS)
+    words.chat_template += "{% if thinks %}<think>{% endif %}"
     words.save_pretrained(folder / "model")
     torch.manual_seed(0)
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -152,6 +155,13 @@ def test_a_call_of_a_tool_continues(start: Callable[[], Server], how: dict[str, 
 def test_json_continues(start: Callable[[], Server], how: dict[str, Any]) -> None:
     (piece,) = check(start, how | FORMAT, 11)
     assert set(json.loads(piece["content"])) == {"colour", "count"}
+
+
+def test_a_thought_continues(start: Callable[[], Server]) -> None:
+    closes = start().handler.text.tokenizer.convert_tokens_to_ids(MARKS[1])
+    thinks = {"chat_template_kwargs": {"thinks": True}, "logit_bias": {f"{closes}": 6}}
+    pieces = check(start, MORE | DRAWN | thinks)
+    assert all(any(piece.get(kind) for piece in pieces) for kind in ("reasoning", "content"))
 
 
 def test_other_requests_get_no_tokens_and_wrong_ones_are_refused(start: Callable[[], Server]) -> None:

@@ -39,7 +39,10 @@ class NodeSettings(ClosedSchema):
     )
     attempts: AtLeastOne = key("retry-attempts", "how often a request tries the node; 1 means no second try", "1", 1)
     timeout_ms: Annotated[int, integer(1, unit="milliseconds")] = key(
-        "timeout-ms", "how long one try may take, waiting for a worker included; a stream: to its first part", "10000", 10000
+        "timeout-ms",
+        "how long one try may take, waiting for a worker included; a stream: to its first part",
+        "10000",
+        10000,
     )
 
 

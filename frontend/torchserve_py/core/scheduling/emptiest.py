@@ -10,9 +10,9 @@ _SMALLEST_CLEANING = 64
 class EmptiestLane:
     """The lanes of workers, by how many sequences are bound to each; of those with equally many, the oldest lane first.
 
-    A heap with an entry for each number that a lane has had. An entry with a former number, or of the time before a lane
-    was removed and added again, is dropped when it comes to the top, or together with all others like it whenever the
-    heap has doubled.
+    A heap with an entry for each number that a lane has had. An entry with a former number, or of the time before a
+    lane was removed and added again, is dropped when it comes to the top, or together with all others like it whenever
+    the heap has doubled.
     """
 
     __slots__ = ("_ages", "_cleaning_size", "_heap", "_latest")
