@@ -20,7 +20,7 @@ def call(arguments: str, index: int = 0, **about: Any) -> Piece:
 def test_chunks_arrive_in_any_pieces() -> None:
     chunks = [
         {"choices": [{"delta": {"reasoning_content": "hm"}}]},
-        {"choices": [{"delta": {"content": "a"}, "logprobs": {"content": [{"token": "a"}]}}]},
+        {"choices": [{"delta": {"content": "a"}, "logprobs": {"content": [{"token": "a"}]}, "token_ids": [5, 6]}]},
         {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}},
     ]
     sent = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
@@ -28,7 +28,7 @@ def test_chunks_arrive_in_any_pieces() -> None:
         reader = ChunkReader()
         read = [piece for at in range(0, len(sent), size) for piece in reader.read(sent[at : at + size])]
         assert read == [{"reasoning": "hm"}, {"content": "a", "logprobs": [{"token": "a"}]}]
-        assert (reader.reason, reader.usage) == ("stop", {"prompt_tokens": 1})
+        assert (reader.reason, reader.usage, reader.tokens) == ("stop", {"prompt_tokens": 1}, [5, 6])
 
 
 @pytest.mark.parametrize("sent", ["data: 1\n\n", "data: {\n\n", None, 'data: {"choices": [1]}\n\n'])
@@ -48,6 +48,7 @@ def test_a_second_generation_brings_what_is_new(kept: int) -> None:
     again = [text("ab"), text("cd"), call("{}", id="2")]
     replay = Replay(said[:kept])
     rest = [new for piece in again if (new := replay.rest(piece)) is not None]
+    replay.end()
     whole = merged([*said[:kept], *rest])
     assert [piece.get("content") or piece["tool_calls"][0]["function"]["arguments"] for piece in whole] == [
         "abcd",
@@ -59,6 +60,10 @@ def test_a_generation_that_differs_is_refused() -> None:
     for again in (text("ax"), {"reasoning": "a"}, call("a")):
         with pytest.raises(RowFailure, match="something else"):
             Replay([text("ab")]).rest(again)
+    shorter = Replay([text("ab")])
+    shorter.rest(text("a"))
+    with pytest.raises(RowFailure, match="something else"):
+        shorter.end()
 
 
 def test_a_whole_message_has_the_same_pieces() -> None:
