@@ -76,6 +76,14 @@ def test_a_callable_object_is_a_function(open_script: Open) -> None:
     assert script.load("/m", context()) == "at /m"
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "body"), [("application/json", "2"), ("text/csv", "2"), ("text/csv", "2.0\n")])
+def test_a_body_of_one_number_is_that_number(kind: str, body: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = default_functions.input_fn(body, kind, context())
+    assert (tensor.dtype, tensor.shape, tensor.item()) == (torch.float32, (), 2.0)
+
+
 def test_the_folder_of_a_model_with_several_weights_is_refused(open_script: Open, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for name in ("a.pt", "b.pth"):

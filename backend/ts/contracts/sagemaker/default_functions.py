@@ -99,7 +99,9 @@ def input_fn(body: Any, content_type: str | None, context: Context) -> Any:
         array = decoder.decode(body, kind or content_type)
         if kind == content_types.NPZ:
             array = array.toarray()
-        tensor = torch.from_numpy(array) if kind not in content_types.UTF8_TYPES else torch.FloatTensor(array)
+        tensor = torch.from_numpy(array)
+        if kind in content_types.UTF8_TYPES:
+            tensor = tensor.float()
     except (ValueError, TypeError) as error:
         raise GenericInferenceToolkitError(400, f"The body is no array in {kind}: {error}") from error
     return tensor.to(device_of(context))
