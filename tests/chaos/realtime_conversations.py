@@ -16,6 +16,7 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import json
 import random
 import signal
 import sys
@@ -46,6 +47,7 @@ PATIENCE: Final = 90.0
 ATTEMPTS: Final = 6
 #: What is asked, and what the recogniser hears in it; to a story the answer is long.
 QUESTIONS: Final = ("hello world", "tell me a story")
+CLIENTS: Final = Path(__file__).parent / "realtime_clients"
 #: What can be killed, and when.
 SERVER: Final = "server"
 TARGETS: Final = ("transcribe", "chat", "speak", "voice_activity", SERVER)
@@ -416,11 +418,72 @@ def run(plan: Iterable[tuple[str, str]], seconds: float) -> Report:
     return report
 
 
+async def _disturb(server: RunningServer, report: Report, program: Sequence[str], seconds: float) -> None:
+    """Kill what serves another program's conversation, to the end of the program, and check what it has printed."""
+    killer, chance = Killer(server, report), random.Random(0)
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    reading = asyncio.ensure_future(_read(process, report))
+    end = time.monotonic() + seconds - 20
+    for target in itertools.cycle(TARGETS):
+        await asyncio.wait((reading,), timeout=chance.uniform(4, 8))
+        if reading.done() or time.monotonic() > end:
+            break
+        await killer.kill(target, "conversation")
+        await killer.recovered()
+    conversation_id, items = await reading
+    client = openai.AsyncOpenAI(base_url=f"{server.inference}/v1", api_key="none")
+    stored = [item async for item in client.conversations.items.list(conversation_id, order="asc", limit=100)]
+    report.items = len(stored)
+    has = [[item.id, item.role, text_of(item)] for item in stored]
+    if not items[0][0]:  # it counts what is said one after the other as one message, and cuts answers itself
+        had, has = ([" ".join(text for _, role, text in each if role == "user")] for each in (items, has))
+    else:
+        had = [[item_id, role, text.strip()] for item_id, role, text in items]
+    for mine, theirs in itertools.zip_longest(had, has):
+        if mine != theirs:
+            report.contradictions.append(f"the client has {mine}, the server {theirs}")
+
+
+async def _read(process: asyncio.subprocess.Process, report: Report) -> tuple[str, list[Any]]:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        print(line.decode(), end="", flush=True)
+        event = json.loads(line)
+        match event.pop("event"):
+            case "answer" if event["answer"] == answer_to(event["heard"]):
+                report.turns += 1
+            case "answer":
+                report.told["part of an answer"] += 1
+            case "items":
+                return event["conversation_id"], event["items"]
+            case "told":
+                report.told[event["what"][:80]] += 1
+            case other:
+                report.told[other] += 1
+    raise AssertionError("the client ended early")
+
+
+def run_client(python: str, script: Path, seconds: float) -> Report:
+    """Let a program of `realtime_clients` talk for so long, while things are killed."""
+    report, began = Report(), time.monotonic()
+    with served() as server:
+        question = server.directory / "question.pcm"
+        question.write_bytes(spoken(QUESTIONS[0]))
+        program = [python, str(script), server.inference, str(seconds), str(question)]
+        asyncio.run(_disturb(server, report, program, seconds))
+    report.seconds = time.monotonic() - began
+    return report
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Talk for as long as the command line says; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--client", nargs=2, metavar=("PYTHON", "NAME"), help="livekit or pipecat, and where it is")
     chosen = parser.parse_args(arguments)
+    if chosen.client:
+        python, name = chosen.client
+        return tell([run_client(python, CLIENTS / f"{name}_client.py", chosen.seconds)])
     plan = itertools.cycle(itertools.product(MOMENTS, TARGETS))
     return tell([run(((target, moment) for moment, target in plan), chosen.seconds)])
 

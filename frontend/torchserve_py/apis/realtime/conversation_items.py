@@ -193,7 +193,8 @@ class Conversation:
         Raises BadEvent: there is no such item, the id is taken, or there is no room.
         """
         if item.id in self._items:
-            raise BadEvent(f"The conversation has an item {item.id!a} already.", "item_create_duplicate_id", "item.id")
+            message = f"The conversation has an item {item.id!a} already."
+            raise BadEvent(message, "item_create_duplicate_item_id", "item.id")
         if after not in (None, "root") and after not in self._items:
             message = f"The conversation has no item {after[:100]!a}."
             raise BadEvent(message, "item_create_invalid_previous_item_id", "previous_item_id")

@@ -101,7 +101,7 @@ class ConversationSession(SocketSession):
         self._transcriber: Transcriber | None = None
         if pipeline.transcriber is not None:
             template = templates[pipeline.transcriber.name]
-            self._transcriber = Transcriber(template, self._on_words, self._on_transcript, self._on_failure)
+            self._transcriber = Transcriber(template, self._on_words, self._on_transcript)
             self._start(self._transcriber.run())
 
     async def greet(self) -> None:
@@ -382,11 +382,6 @@ class ConversationSession(SocketSession):
         if self._config.hints is not None:
             await self._tell(self._events.delta(utterance.id, text))
 
-    async def _on_failure(self, utterance: Utterance, failure: Failure) -> None:
-        """Tell the client that the transcriber has lost audio of an utterance."""
-        await self._tell(self._events.failed_run(failure))
-        check_server_stays(failure)
-
     async def _on_transcript(self, utterance: Utterance) -> None:
         item = self._conversation.find(utterance.id)
         words = "" if utterance.failure is not None else utterance.transcript.strip()
@@ -401,7 +396,7 @@ class ConversationSession(SocketSession):
         if utterance.failure is not None:
             await self._tell(self._events.failed(utterance.id, utterance.failure))
         elif self._config.hints is not None:
-            await self._tell(self._events.completed(utterance.id, utterance.transcript, utterance.seconds))
+            await self._tell(self._events.completed(utterance.id, words, utterance.seconds))
         if utterance is self._committed:
             self._ask(Happening.words if self._has_words else Happening.no_words, self._default_request())
 

@@ -12,18 +12,16 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.apis.live.live_steps import StepCall, StepTemplate
+from torchserve_py.apis.live.session_ends import check_server_stays
 from torchserve_py.apis.realtime.audio_sequence import APPEND, CLEAR, COMMIT, AudioSequence, drop_answer
 from torchserve_py.apis.realtime.session_config import AudioFormat
 from torchserve_py.apis.realtime.utterance import Utterance
 from torchserve_py.core.jobs.parts import Part
-from torchserve_py.endpoints.failures import Failure
 
 #: Is told of words of an utterance, as they are recognised.
 OnWords = Callable[[Utterance, str], Awaitable[None]]
 #: Is told that the transcript of a committed utterance is complete, or has failed.
 OnEnd = Callable[[Utterance], Awaitable[None]]
-#: Is told of the first failure in an utterance.
-OnFailure = Callable[[Utterance, Failure], Awaitable[None]]
 
 #: Bytes of one step; bytes and steps that can wait, roughly: more makes the session wait.
 _MOST_OF_A_STEP: Final = 240_000
@@ -44,11 +42,14 @@ class _Step:
 
 
 class Transcriber:
-    """Sends audio in the order in which it comes; ``hints`` are the client's settings of the transcription."""
+    """Sends audio in the order in which it comes; ``hints`` are the client's settings of the transcription.
 
-    def __init__(self, template: StepTemplate, on_words: OnWords, on_end: OnEnd, on_failure: OnFailure) -> None:
+    A failure fails the rest of its utterance. It is told when that ends, and by no `error`, which ends some clients.
+    """
+
+    def __init__(self, template: StepTemplate, on_words: OnWords, on_end: OnEnd) -> None:
         self._sequence = AudioSequence(template)
-        self._on_words, self._on_end, self._on_failure = on_words, on_end, on_failure
+        self._on_words, self._on_end = on_words, on_end
         self._waiting = deque[_Step]()
         self._size = 0
         #: Set when a step comes, and when one has been taken.
@@ -105,9 +106,9 @@ class Transcriber:
         self._running = self._sequence.submit(kind, bytes(step.audio), step.format, self.hints, send)
         failure = await self._sequence.relay(self._running)
         self._running = None
-        if failure is not None and kind != CLEAR and utterance.failure is None:
-            utterance.failure = failure
-            await self._on_failure(utterance, failure)
+        if failure is not None and kind != CLEAR:
+            utterance.failure = utterance.failure or failure
+            check_server_stays(failure)
         if kind == COMMIT:
             await self._on_end(utterance)
 
