@@ -435,8 +435,9 @@ async def _disturb(server: RunningServer, report: Report, program: Sequence[str]
     stored = [item async for item in client.conversations.items.list(conversation_id, order="asc", limit=100)]
     report.items = len(stored)
     has = [[item.id, item.role, text_of(item)] for item in stored]
-    if not items[0][0]:  # it counts what is said one after the other as one message, and cuts answers itself
+    if not items[0][0]:  # a client that takes what is said without an answer for one message, and cuts answers itself
         had, has = ([" ".join(text for _, role, text in each if role == "user")] for each in (items, has))
+        had = has if had[0].endswith(has[0]) else had
     else:
         had = [[item_id, role, text.strip()] for item_id, role, text in items]
     for mine, theirs in itertools.zip_longest(had, has):

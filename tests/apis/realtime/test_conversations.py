@@ -9,7 +9,7 @@ import pytest
 from tests.apis.realtime.conftest import Open, open_socket
 from tests.apis.realtime.conversing import answer, answered, ask, chat_model, kinds, speaker, writer
 from tests.endpoints.conftest import Start
-from tests.endpoints.fake_serving import FakeModel, FakeServing
+from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from torchserve_py.base.causes import Cause
@@ -277,3 +277,64 @@ async def test_a_server_that_shuts_down_finishes_the_response(start: Start) -> N
         assert (got[-1]["type"], got[-1]["response"]["status"]) == ("response.done", "completed")
         assert socket.close_code == 1012
         await closing
+
+
+def short_of(room: int) -> FakeModel:
+    """A chat model that takes so many messages."""
+    model = chat_model(repeat)
+
+    def behave(call: Submitted) -> None:
+        asked = json.loads(call.body)
+        if len(asked["messages"]) <= room:
+            answer(call, repeat(asked))
+            return
+        details = json.dumps({"param": "messages", "code": "context_length_exceeded"}).encode()
+        call.part(details, status=400, error="The conversation is too long.")
+
+    model.behave = behave
+    return model
+
+
+async def test_a_conversation_that_is_too_long_loses_its_oldest_items(listen: Open) -> None:
+    model = short_of(4)
+    client = await listen(model, query=QUERY)
+    assert client.created["session"]["truncation"] == "auto"
+    content = [{"type": "input_text", "text": "question"}]
+    first = {"type": "message", "id": "first", "role": "user", "content": content}
+    await client.send("conversation.item.create", item=first)
+    await client.events("conversation.item.done")
+    for number in range(4):
+        await ask(client, f"question {number}")
+        assert (await answered(client))["status"] == "completed"
+    asked = len(model.calls)
+    assert asked > 4
+    assert messages_of(model)[-1]["content"] == "question 3"
+    assert len(messages_of(model)) <= 4
+    await client.send("conversation.item.retrieve", item_id="first")
+    assert (await client.receive())["item"]["id"] == "first", "it is there still"
+    last = {"type": "retention_ratio", "retention_ratio": 0}
+    await client.send("session.update", session={"type": "realtime", "truncation": last})
+    assert (await client.receive())["session"]["truncation"] == last
+    lengths = []
+    for _ in range(3):
+        await ask(client, "question")
+        await answered(client)
+        lengths.append(len(messages_of(model)))
+    assert 1 in lengths
+
+
+async def test_a_conversation_that_may_not_be_truncated_fails(listen: Open) -> None:
+    model = short_of(1)
+    client = await listen(model, query=QUERY)
+    await client.send("session.update", session={"type": "realtime", "truncation": "disabled"})
+    await client.receive()
+    await ask(client, "one")
+    assert (await answered(client))["status"] == "completed"
+    await ask(client, "two")
+    response = await answered(client)
+    assert (response["status"], response["status_details"]["error"]["type"]) == ("failed", "invalid_request_error")
+    limits = {"type": "retention_ratio", "retention_ratio": 0.5, "token_limits": {"post_instructions": 100}}
+    wrong = ({"truncation": "some"}, {"truncation": {**limits, "token_limits": None, "retention_ratio": 2}})
+    for given, param in zip((*wrong, {"truncation": limits}), ("", ".retention_ratio", ".token_limits"), strict=True):
+        await client.send("session.update", session={"type": "realtime", **given})
+        assert (await client.error())["param"] == f"session.truncation{param}"

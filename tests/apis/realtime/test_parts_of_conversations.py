@@ -14,6 +14,7 @@ from torchserve_py.apis.realtime.conversation_items import (
     SpokenPiece,
     answer_item,
     as_messages,
+    newest,
     read_item,
 )
 from torchserve_py.apis.realtime.pending_audio import PendingAudio
@@ -202,3 +203,16 @@ def test_what_is_no_stream(data: bytes) -> None:
     with pytest.raises(BadAnswer):
         chunks.read(data)
         chunks.finish()
+
+
+def test_the_newest_items_are_kept() -> None:
+    call = read_item({"type": "function_call", "name": "f", "call_id": "1", "arguments": "{}"})
+    result = read_item({"type": "function_call_output", "call_id": "1", "output": "x" * 100})
+    contents = [[{"type": "input_text", "text": text}] for text in "abc"]
+    items = [read_item({"type": "message", "role": "user", "content": content}) for content in contents]
+    assert newest(items, 0.7) == items[1:]
+    assert newest(items, 1) == items[1:]
+    assert newest(items, 0) == items[2:]
+    assert newest([call, result, *items], 0.9) == items, "no result without its call"
+    assert newest([items[0], call, result], 0.9) == [call, result]
+    assert newest([call, result], 0.5) == [result], "there is nothing else"

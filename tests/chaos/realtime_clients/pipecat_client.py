@@ -1,12 +1,11 @@
 """pipecat's realtime service, unmodified, asks a question again and again: URL SECONDS QUESTION.pcm.
 
 Prints the same as `livekit_client`, with items that have no ids. pipecat does not connect again by itself: the
-application resets the conversation, which begins anew with the messages of its context. Needs pipecat-ai, in an
-environment of its own.
+application resets the conversation, and the server's begins anew, while its own context goes on. Needs pipecat-ai, in
+an environment of its own.
 """
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
@@ -156,10 +155,6 @@ async def main(url: str, seconds: float, question: bytes) -> None:
                 await asyncio.sleep(1)
                 failed.clear()
                 await service.reset_conversation()
-                ear.answered.clear()
-                await worker.queue_frame(LLMRunFrame())  # with which it sends the messages of its context again
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(ear.answered.wait(), 20)
                 tell("told", what="reset")
             elif not ear.answered.is_set():
                 tell("silence")

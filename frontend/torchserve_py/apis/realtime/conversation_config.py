@@ -37,6 +37,10 @@ _MOST_SILENCE: Final = 60_000
 _EAGERNESS: Final = {"low": 2000, "medium": 1000, "high": 500, "auto": 1000}
 _CHOICES: Final = ("auto", "none", "required")
 _MOST_METADATA: Final = 16
+_AUTO: Final = "auto"
+_RETENTION: Final = "retention_ratio"
+#: The share of a conversation that is too long which is kept with `auto`.
+_RETAINED: Final = 0.8
 #: What a client can call a voice.
 _MOST_VOICE: Final = 100
 
@@ -88,12 +92,18 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
     prompt: Any = None
 
 
+class _Retention(msgspec.Struct, forbid_unknown_fields=True):
+    type: str
+    retention_ratio: float
+    token_limits: Any = None
+
+
 class _Session(_Answer, forbid_unknown_fields=True):
     type: str = "realtime"
     model: Any = None
     include: Any = None
     tracing: Any = None
-    truncation: Any = None
+    truncation: str | _Retention | Unset | None = _UNSET
     id: Any = None
     object: Any = None
     expires_at: Any = None
@@ -181,12 +191,16 @@ class AnswerConfig(NamedTuple):
 
 
 class ConversationConfig(NamedTuple):
-    """The settings of a session; ``hints`` is what the client says of the transcription, None to get no transcripts."""
+    """The settings of a session; ``hints`` is what the client says of the transcription, None to get no transcripts.
+
+    ``truncation``: what happens once the conversation is too long for the chat model, as clients see it.
+    """
 
     answer: AnswerConfig
     format: AudioFormat = OPENAI_FORMAT
     turns: TurnDetection | None = None
     hints: Mapping[str, Any] | None = None
+    truncation: str | Mapping[str, Any] = _AUTO
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
@@ -204,6 +218,8 @@ class ConversationConfig(NamedTuple):
             message = f"session.type: {session.type[:100]!a}; this session is of the type realtime."
             raise BadEvent(message, "invalid_value", "session.type")
         changed = self._replace(answer=self.answer.updated(session, pipeline, "session"))
+        if session.truncation is not _UNSET:
+            changed = changed._replace(truncation=_truncation(session.truncation, "session.truncation"))
         heard = session.audio.input if session.audio is not None else None
         return changed if heard is None else changed._with_input(heard, pipeline)
 
@@ -217,6 +233,13 @@ class ConversationConfig(NamedTuple):
             turns = _turns(given.turn_detection, pipeline, f"{place}.turn_detection")
             changed = changed._replace(turns=turns)
         return changed
+
+    @property
+    def retained(self) -> float | None:
+        """The share of a conversation that is too long which the chat model gets; None: the response fails instead."""
+        if isinstance(self.truncation, str):
+            return _RETAINED if self.truncation == _AUTO else None
+        return float(self.truncation["retention_ratio"])
 
     def described(self, session_id: str, pipeline: Pipeline) -> dict[str, Any]:
         """Return the session as clients see it."""
@@ -239,7 +262,7 @@ class ConversationConfig(NamedTuple):
             "tools": list(answer.tools),
             "tool_choice": answer.tool_choice,
             "max_output_tokens": answer.most_tokens or "inf",
-            "truncation": "disabled",
+            "truncation": self.truncation,
             "tracing": None,
             "prompt": None,
             "include": None,
@@ -384,6 +407,20 @@ def _turns(given: _Vad | Unset | None, pipeline: Pipeline, param: str) -> TurnDe
     return wanted._replace(
         create_response=given.create_response is not False, interrupt_response=given.interrupt_response is not False
     )
+
+
+def _truncation(given: str | _Retention | Unset | None, param: str) -> str | Mapping[str, Any]:
+    if given is None:
+        return _AUTO
+    if isinstance(given, _Retention) and given.type == _RETENTION:
+        if given.token_limits is not None:
+            raise _unsupported(f"{param}.token_limits", "the chat model's own limit holds")
+        ratio = _within(given.retention_ratio, _RETAINED, 1, f"{param}.retention_ratio")
+        return {"type": _RETENTION, "retention_ratio": ratio}
+    if given not in (_AUTO, "disabled"):
+        right = f"auto, disabled or an object of type {_RETENTION}"
+        raise BadEvent(f"{param}: {str(given)[:100]!a}; right is {right}.", "invalid_value", param)
+    return str(given)
 
 
 def _within(given: Any, otherwise: Any, most: float, param: str) -> Any:

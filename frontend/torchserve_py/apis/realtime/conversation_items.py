@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -171,9 +171,14 @@ def _part(given: dict[str, Any], known: Mapping[str, str], place: int) -> dict[s
 
 
 class Conversation:
-    """The items in their order."""
+    """The items in their order.
+
+    Attributes:
+        dropped: The ids of those that the chat model no longer gets, because the conversation is too long for it.
+    """
 
     def __init__(self) -> None:
+        self.dropped = set[str]()
         self._items: dict[str, Item] = {}
         #: Bytes of JSON that the items had when they were added, together.
         self._size = 0
@@ -233,6 +238,22 @@ class Conversation:
         del self._items[item.id]
         self._size = max(0, self._size - len(msgspec.json.encode(item.members)))
         return item
+
+
+def newest(items: Sequence[Item], share: float) -> Sequence[Item]:
+    """Return the last items that together have a share of the bytes; at least one fewer, but the last one.
+
+    The result of a function without its call is left out, too.
+    """
+    sizes = [len(msgspec.json.encode(item.members)) for item in items]
+    room = min(share * sum(sizes), sum(sizes) - 1) - sizes[-1]
+    first = len(items) - 1
+    while first > 0 and sizes[first - 1] <= room:
+        first -= 1
+        room -= sizes[first]
+    while first < len(items) - 1 and items[first].kind == _OUTPUT:
+        first += 1
+    return items[first:]
 
 
 def as_messages(instructions: str, items: Iterable[Item]) -> list[dict[str, Any]]:

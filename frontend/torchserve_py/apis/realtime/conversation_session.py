@@ -433,12 +433,13 @@ class ConversationSession(SocketSession):
             raise BadEvent(message, "conversation_already_has_active_response")
 
     def _new_run(self, request: ResponseRequest) -> ResponseRun:
-        context: list[Item] = list(self._conversation)
+        context = [item for item in self._conversation if item.id not in self._conversation.dropped]
         if request.items is not None:
             context = [
                 self._conversation.get(each, "reference") if isinstance(each, str) else each for each in request.items
             ]
-        return ResponseRun(request, context, self._conversation, self._calls, self._events, self._tell, self._keep)
+        about = (self._conversation, self._calls, self._events, self._tell, self._keep, self._config.retained)
+        return ResponseRun(request, context, *about)
 
     async def _respond(self, run: ResponseRun, before: asyncio.Future[None] | None) -> None:
         if before is not None:  # which may have been interrupted, and is about to say so

@@ -25,6 +25,7 @@ from torchserve_py.apis.realtime.conversation_items import (
     answer_item,
     as_messages,
     call_item,
+    newest,
 )
 from torchserve_py.apis.realtime.pipeline_calls import PipelineCalls
 from torchserve_py.apis.realtime.sentences import Sentences
@@ -67,6 +68,7 @@ class ResponseRun:
         events: ConversationEvents,
         tell: Tell,
         keep: Keep,
+        retained: float | None,
     ) -> None:
         self.id = f"resp_{secrets.token_hex(12)}"
         self._request = request
@@ -76,6 +78,7 @@ class ResponseRun:
         self._events = events
         self._tell = tell
         self._keep = keep
+        self._retained = retained
         self._clock = running_time()
         self._reason: str | None = None
         self._waiting: asyncio.Future[Any] | None = None
@@ -140,12 +143,11 @@ class ResponseRun:
         for item in self._context:
             if item.heard is not None:
                 await self._wait(asyncio.shield(item.heard))
-        answer = self._request.answer
-        messages = as_messages(answer.instructions, self._context)
-        chat = _ChatStream(self._calls.complete({"messages": messages, **answer.options()}))
+        chat, begun = await self._ask()
         reading: asyncio.Future[list[Chunk]] | None = None
         speaking: asyncio.Future[bytes | None] | None = None
         try:
+            await self._write(begun, is_last=chat.is_over)
             while not chat.is_over or self._speeches:
                 for speech in islice(self._speeches, _AHEAD):
                     speech.start()
@@ -169,6 +171,33 @@ class ResponseRun:
             chat.cancel()
             for speech in self._speeches:
                 speech.cancel()
+
+    async def _ask(self) -> tuple[_ChatStream, list[Chunk]]:
+        """Return the answer of the chat model and what it begins with; drop old items while they are too many for it.
+
+        Raises EndpointError: there is no answer; BadAnswer, _Cancelled.
+        """
+        while True:
+            answer = self._request.answer
+            messages = as_messages(answer.instructions, self._context)
+            chat = _ChatStream(self._calls.complete({"messages": messages, **answer.options()}))
+            try:
+                return chat, await self._wait(chat.next())
+            except EndpointError as error:
+                if not _is_too_long(error.failure) or not self._shorten():
+                    raise
+            finally:
+                if not chat.has_begun:
+                    chat.cancel()
+
+    def _shorten(self) -> bool:
+        """Drop the oldest items that the chat model gets; return whether that is wanted, and possible."""
+        if self._retained is None or len(self._context) < 2:
+            return False
+        before, self._context = self._context, newest(self._context, self._retained)
+        if self._request.items is None:
+            self._conversation.dropped.update(item.id for item in before[: -len(self._context)])
+        return True
 
     async def _wait(self, awaitable: Awaitable[T] | Coroutine[Any, Any, T]) -> T:
         """Wait for something. Raises _Cancelled: the response is cancelled first."""
@@ -340,7 +369,7 @@ class _ChatStream:
     def __init__(self, call: ClientCall) -> None:
         self._call = call
         self._chunks = ChatChunks()
-        self.is_over = False
+        self.has_begun = self.is_over = False
 
     async def next(self) -> list[Chunk]:
         """Return what comes next. Raises EndpointError: the call has failed; BadAnswer: it is no chat completion."""
@@ -349,6 +378,7 @@ class _ChatStream:
             text = bytes(part.body[:1000]).decode("utf-8", "replace")
             raise EndpointError(handler_failure(part.status, text))
         chunks = self._chunks.read(part.body)
+        self.has_begun = True
         self.is_over = not part.more
         if self.is_over:
             self._chunks.finish()
@@ -357,6 +387,11 @@ class _ChatStream:
     def cancel(self) -> None:
         """Give up; does nothing once the answer has ended."""
         self._call.cancel()
+
+
+def _is_too_long(failure: Failure) -> bool:
+    """Return whether a chat model has refused a conversation because of its length, as vLLM's and our own word it."""
+    return b"context_length_exceeded" in failure.details or "maximum context length" in failure.message
 
 
 def _look_at(done: asyncio.Future[Any]) -> None:
