@@ -137,6 +137,15 @@ def test_a_job_that_waits_for_a_fuller_batch_is_sent_when_it_must_begin():
     assert play.at(10.031).tick() == ["w1 <- a"]
 
 
+def test_a_job_that_must_begin_lets_no_other_wait_for_longer():
+    play = Play(sequences(batch_size=1, continuous=True, max_batch_delay=0.0))
+    play.submit("running", "a")
+    play.at(0.1).submit("waits", "b")
+    play.at(0.2).submit("must begin", "c", **by(0.7))
+    assert play.at(0.68).tick() == []
+    assert list(play.scheduler._source.lane_of(play.job("waits")).items.values()) == [0.1, 0.2]
+
+
 def test_of_jobs_that_an_idle_worker_would_answer_too_late_one_of_twenty_is_a_trial():
     play = measured(ONE_AT_A_TIME)
     effects = [play.submit(f"{number}", **by(10.5)) for number in range(20)]

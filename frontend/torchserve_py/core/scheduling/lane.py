@@ -136,7 +136,8 @@ class Lane(ABC, Generic[Item]):
 
     def wait_no_longer(self, now: float) -> None:
         """Let the items go without a fuller batch."""
-        self.items[next(iter(self.items))] = now - self.delay
+        oldest = next(iter(self.items))
+        self.items[oldest] = min(self.items[oldest], now - self.delay)
 
     def waits(self, now: float) -> bool:
         """Whether the oldest item has not waited long enough for a fuller batch."""
