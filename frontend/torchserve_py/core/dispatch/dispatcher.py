@@ -578,7 +578,8 @@ class Dispatcher(CallOwner):
                 job.deliver(outcome)
             else:
                 job.fail(outcome)
-            self._caught_up(job)
+            if job.buffered_bytes:  # else its reader has slowed no worker down
+                self._caught_up(job)
 
     @cached_property
     def _deadline_metrics(self) -> DeadlineMetrics:

@@ -186,12 +186,14 @@ class Assignment:
         """Send jobs ahead to one worker; return whether there were any to send."""
         if not lane.items or self.shared.alone:  # a job that shares no batch needs a worker that becomes idle
             return False
-        worker = self._next_ahead(lane)
+        worker = self._not_full_ahead(lane)
+        if worker is None:
+            if not lane.may_go_ahead(self.batch_size, now):
+                if not lane.timer and lane.waits(now):
+                    self.shared.deadlines.start_timer(lane, now)
+                return False
+            worker = next(iter(lane.busy.values()))
         room = self.batch_size - sum(len(batch.jobs) for batch in worker.ahead)
-        if not worker.ahead and not lane.may_go_ahead(room, now):
-            if lane.waits(now):
-                self.shared.deadlines.start_timer(lane, now)
-            return False
         jobs = lane.take(room)
         if not jobs:
             return False
@@ -208,10 +210,10 @@ class Assignment:
         return True
 
     @staticmethod
-    def _next_ahead(lane: Lane[Any]) -> WorkerLoad:
-        """Return the worker whose batch ahead is not full, which is the latest that was begun, or the longest busy."""
-        latest = next(reversed(lane.ahead.values()), None)
-        return latest if latest is not None and latest.id in lane.busy else next(iter(lane.busy.values()))
+    def _not_full_ahead(lane: Lane[Any]) -> WorkerLoad | None:
+        """Return the worker whose batch ahead is not full, the latest that was begun; None if there is none."""
+        latest = next(reversed(lane.ahead.values())) if lane.ahead else None
+        return latest if latest is not None and latest.id in lane.busy else None
 
     def answered(self, worker: WorkerLoad, now: float) -> None:
         """A job has left the worker: it begins what it was sent ahead, or may be given more, or is released."""

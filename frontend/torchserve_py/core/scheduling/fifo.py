@@ -35,12 +35,10 @@ class JobLane(Lane[Job]):
 
     def take(self, room: int, only: Job | None = None) -> list[Job]:
         """The first jobs."""
-        jobs: list[Job] = []
-        for _ in range(min(room, len(self.items))):
-            job = self.first() if only is None else only
-            self.pop(job)
-            jobs.append(job)
-        return jobs
+        if only is not None:
+            self.pop(only)
+            return [only]
+        return [self.take_first() for _ in range(min(room, len(self.items)))]
 
 
 class Fifo:

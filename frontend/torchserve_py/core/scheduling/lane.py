@@ -116,6 +116,16 @@ class Lane(ABC, Generic[Item]):
             self.order.took(item)
         return self.items.pop(item)
 
+    def take_first(self) -> Item:
+        """Take the item out that is to be taken next, and return it."""
+        order, items = self.order, self.items
+        if order is None:
+            return items.popitem(last=False)[0]
+        item = order.first(items) if order.decides else next(iter(items))
+        order.took(item)
+        del items[item]
+        return item
+
     def withdraw(self, item: Item) -> None:
         """Remove an item that is not to be taken; do nothing if the lane does not have it."""
         if self.items.pop(item, None) is not None and self.order is not None:

@@ -82,7 +82,7 @@ class Scheduler:
 
     def submit(self, job: Job, now: float) -> Effects:
         """Queue a new job, and perhaps send it at once; or refuse it with a Finish."""
-        if self.deadlines.heap:
+        if (heap := self.deadlines.heap) and heap[0][0] <= now:
             self._catch_up(now)
         if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
@@ -104,7 +104,7 @@ class Scheduler:
         The last part frees the job's place on the worker. If an answer also ends the sequence, call `close_sequence`
         first: this call may send the sequence's next job.
         """
-        if self.deadlines.heap:
+        if (heap := self.deadlines.heap) and heap[0][0] <= now:
             self._catch_up(now)
         jobs = self._shared.jobs
         for job_id, more in arrived:
@@ -496,18 +496,24 @@ class Scheduler:
         self._shared.leave(job, None)
         worker = self._workers[job.worker_id]
         del worker.in_flight[job.id]
+        is_over = self._joins or not worker.in_flight  # else it still runs its batch
         # A batch takes as long whether its clients have waited or not. A job that has joined others is dropped at once
         # if it is cancelled, which tells nothing.
-        is_step = not was_cancelled if self._joins else not worker.in_flight
-        if is_step and not (job.unbatched or job.asks_after or job.open_ended):
-            self._overload.step_seconds.append(now - job.sent_at)
-            self._times.note(worker.batch, now - job.sent_at)
-            if self._sequences is not None and not self._joins:
-                worker.lane.batch_answered(worker.batch, now - job.sent_at, now)
+        if is_over and not (self._joins and was_cancelled):
+            self._note_step(job, worker, now)
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
-        if self._joins or not worker.in_flight:  # else it still runs its batch
+        if is_over:
             self._assignment.answered(worker, now)
+
+    def _note_step(self, job: Job, worker: WorkerLoad, now: float) -> None:
+        """Note how long the step took that a job has ended."""
+        if job.unbatched or job.asks_after or job.open_ended:
+            return
+        self._overload.step_seconds.append(now - job.sent_at)
+        self._times.note(worker.batch, now - job.sent_at)
+        if self._sequences is not None and not self._joins:
+            worker.lane.batch_answered(worker.batch, now - job.sent_at, now)
 
     def _go_alone(self, job: Job) -> None:
         """Have an accepted job share no batch: it is unbatched, or comes from another scheduler as a suspect."""

@@ -186,13 +186,11 @@ class SequenceLane(Lane[Sequence]):
         items = self.items
         while items and len(jobs) < room:
             sequence = self.first() if only is None else only
-            if not sequence.in_flight and self.running == self.most_running:
-                if only is None:  # a step that joins one in flight is at the front, even if another has a deadline
-                    sequence = next(iter(items))
-                if not sequence.in_flight:
-                    break
-            elif not sequence.in_flight:
-                self.running += 1
+            if not sequence.in_flight:
+                if self.running < self.most_running:
+                    self.running += 1
+                elif only is not None or not (sequence := next(iter(items))).in_flight:
+                    break  # else it joins one in flight: it is at the front, even if another has a deadline
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "send"]
             ready_since = self.pop(sequence)
             job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]

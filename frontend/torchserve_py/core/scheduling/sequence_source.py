@@ -427,7 +427,8 @@ class Sequences:
 
     def _is_still_to_end(self, sequence: Sequence, now: float) -> bool:
         """End a sequence that is still waiting for its turn to be ended; return whether it was."""
-        if sequence.state is not IDLE:
+        heap = self._shared.deadlines.heap
+        if sequence.state is not IDLE or not heap or heap[0][0] > now:  # as nearly always: nothing is late
             return False
         if sequence.lane in self._lost.lanes:
             self._close(sequence, sequence.ending or self._without_worker, now)
@@ -532,11 +533,11 @@ class Sequences:
         elif sequence.state is PENDING:
             self._close(sequence, CloseReason.ended, now)  # it has no state that could be lost
         else:
-            sequence.lane.withdraw(sequence)
-            was_held = sequence.state is HELD
-            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "rest"]
+            before, sequence.state = sequence.state, SEQUENCE_TRANSITIONS[sequence.state, "rest"]
             sequence.idle_since = now
-            if was_held:  # it may be over before it would have been asked for again
+            if before is READY:
+                sequence.lane.withdraw(sequence)
+            elif before is HELD:  # it may be over before it would have been asked for again
                 self._shared.deadlines.bring_forward(sequence, now)
 
     def _drop_in_flight(self, sequence: Sequence) -> None:
