@@ -182,7 +182,6 @@ class RequestParser(Generic[HeadT]):
         #: The header that frames the body of a request whose upgrade is ignored, and whether the parser replays it.
         self._ignored_upgrade: bytes | None = None
         self._is_replayed = False
-        self._is_first = True  # whether no bytes have been fed before
         #: Bytes fed since the latest piece with the end of a head, or with a part or the end of a body.
         self._fruitless = 0
         self._target = b""
@@ -210,10 +209,9 @@ class RequestParser(Generic[HeadT]):
             if self._problem is None:
                 if isinstance(error, httptools.HttpParserCallbackError):  # a defect of the receiver
                     raise
-                is_tls = self._is_first and data[0] == 0x16  # the first byte of a handshake
+                is_tls = self._fruitless == len(data) and data[0] == 0x16  # the first byte of a handshake
                 self._problem = BadHttpMessage("This is HTTPS traffic on an HTTP port" if is_tls else str(error))
             raise self._problem from None
-        self._is_first = False
         if self._fruitless > MAX_PIECE:
             self._check_sizes()
 
@@ -260,18 +258,14 @@ class RequestParser(Generic[HeadT]):
         digits = values.get(b"content-length", b"0")
         if len(digits) > _MAX_DIGITS:
             self._fail(f"Content-Length may have {_MAX_DIGITS} digits.")
-        declared = int(digits)
-        length: int | None = declared
-        expects = upgrades = False
-        if not _SPECIAL.isdisjoint(values):
-            length = self._length(line, values, declared)
-            expects = line.version == (1, 1) and values.get(b"expect", b"").lower() == b"100-continue"
-            upgrades = self._upgrades(line, values, length)
         head = self._receiver.new_head()
         head.method, head.target, head.path, head.version, _ = line
         head.headers, head.raw_headers = Headers(values), tuple(self._raw_headers)
         head.keep_alive = parser.should_keep_alive()
-        head.length, head.expects_continue, head.upgrades = length, expects, upgrades
+        head.length = int(digits)
+        head.expects_continue = head.upgrades = False
+        if not _SPECIAL.isdisjoint(values):
+            self._read_special(head, values)
         self._receiver.on_head(head)
 
     def on_body(self, data: bytes) -> None:
@@ -304,24 +298,25 @@ class RequestParser(Generic[HeadT]):
             values[b"host"] = line.host
         return values
 
-    def _length(self, line: RequestLine, values: Mapping[bytes, bytes], length: int) -> int | None:
-        """Return the length of the body, ``length`` unless it is sent in chunks."""
+    def _read_special(self, head: HttpHead, values: Mapping[bytes, bytes]) -> None:
+        """Read what a head says more than usual of how its body comes, or of what is asked for instead of an answer."""
         if b"sec-websocket-key1" in values:
             self._fail("This is the handshake of an obsolete WebSocket draft, which is not supported.")
-        coding = values.get(b"transfer-encoding")
-        if coding is None:
-            return length
-        if line.version == (1, 0) or coding.lower() != b"chunked":
-            self._fail("Transfer-Encoding must be chunked, and is not allowed in HTTP/1.0.")
-        return None
+        if (coding := values.get(b"transfer-encoding")) is not None:
+            if head.version == (1, 0) or coding.lower() != b"chunked":
+                self._fail("Transfer-Encoding must be chunked, and is not allowed in HTTP/1.0.")
+            head.length = None
+        head.expects_continue = head.version == (1, 1) and values.get(b"expect", b"").lower() == b"100-continue"
+        head.upgrades = self._upgrades(head, values)
 
-    def _upgrades(self, line: RequestLine, values: Mapping[bytes, bytes], length: int | None) -> bool:
+    def _upgrades(self, head: HttpHead, values: Mapping[bytes, bytes]) -> bool:
         """Return whether the client asks for a WebSocket; note a request for another protocol, which is ignored."""
         if not self._parser.should_upgrade():
             return False
-        asked = (line.method, line.version, length) == ("GET", (1, 1), 0)
+        asked = (head.method, head.version, head.length) == ("GET", (1, 1), 0)
         if asked and values.get(b"upgrade", b"").lower() == b"websocket":
             return True
+        length = head.length
         self._ignored_upgrade = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
         return False
 

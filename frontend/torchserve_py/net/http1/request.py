@@ -286,22 +286,16 @@ class Request(HttpHead, ABC):
         The body is not sent where HTTP allows none (HEAD, 204, 304). Raises BadResponse: the status or the reason is
         not one that HTTP allows; nothing was sent.
         """
-        if status in NO_BODY:
-            framing, body = "", b""
-        else:
-            framing = f"content-length: {len(body)}\r\n"
-            if self.method == "HEAD":
-                body = b""
-        connection = self.connection
-        is_sure = self.is_complete and self.body_error is None and not connection.is_closing
-        keep_alive = self.keep_alive if is_sure else self._stays_open()
-        head = response_head(status, reason, keep_alive, framing, lines)
+        framing = "" if status in NO_BODY else f"content-length: {len(body)}\r\n"
+        head = response_head(status, reason, self._stays_open(), framing, lines)
         self.status = status
         self.stage = ANSWERED
-        if len(body) > _JOIN_LIMIT:
-            connection.write_all((head, body))
+        if not framing or self.method == "HEAD":
+            self.connection.write(head)
+        elif len(body) > _JOIN_LIMIT:
+            self.connection.write_all((head, body))
         else:
-            connection.write(head + body)
+            self.connection.write(head + body)
 
     def start_stream(self, status: int, lines: str, *, reason: str = "") -> None:
         """Send the head of a response whose body follows in pieces.
@@ -309,7 +303,9 @@ class Request(HttpHead, ABC):
         Raises BadResponse: the status or the reason is not one that HTTP allows; nothing was sent.
         """
         self._is_chunked = self.version >= (1, 1)
-        keep_alive = self._stays_open(not self._is_chunked)
+        if not self._is_chunked:
+            self.keep_alive = False  # the end of the connection is that of the body
+        keep_alive = self._stays_open()
         has_body = status not in NO_BODY and self.method != "HEAD"
         framing = CHUNKED if self._is_chunked and status not in NO_BODY else ""
         head = response_head(status, reason, keep_alive, framing, lines)
@@ -361,10 +357,12 @@ class Request(HttpHead, ABC):
             self._held = 0
         self.connection.finished(self, is_answered=is_answered)
 
-    def _stays_open(self, close: bool = False) -> bool:
+    def _stays_open(self) -> bool:
+        """Return whether the connection stays open behind the answer, and note it."""
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
-        unsure = self.body_error is not None or (self.expects_continue and not self.is_complete)
-        self.keep_alive = self.keep_alive and not close and not unsure and not self.connection.is_closing
+        is_sure = self.body_error is None and (self.is_complete or not self.expects_continue)
+        if not is_sure or self.connection.is_closing:
+            self.keep_alive = False
         return self.keep_alive
 
     # Called by the connection.
@@ -377,16 +375,22 @@ class Request(HttpHead, ABC):
     def take_body(self, data: bytes | memoryview) -> bool:
         """Take a piece of the body; return whether to read more before the application asks for the body."""
         size, budget = len(data), self.connection.budget
-        self.body_size += size
+        is_wanted = self.body_error is None and self.stage is WAITING
+        if size == self.length and is_wanted and type(data) is bytes and budget.held + size <= budget.room:
+            budget.held += size  # all of it in one piece, as nearly always
+            self.body_size = self._held = size
+            self._body = data
+        else:
+            self._add(data)
+        return self.body_size <= UNASKED_BODY or self._limit is not None or self.stage >= ANSWERED
+
+    def _add(self, data: bytes | memoryview) -> None:
+        """Add a piece of the body to those that have arrived."""
+        self.body_size += len(data)
         if self._limit is not None and self.body_size > self._limit:
             self.body_error = BodyTooLarge(self._limit)
-        if size == self.length and type(data) is bytes and not self._held and budget.held + size <= budget.room:
-            if self.body_error is None and self.stage < ANSWERED:
-                budget.held += size
-                self._held, self._body = size, data
-        elif self._has_room(self.body_size):
+        if self._has_room(self.body_size):
             self._pieces().add(data)
-        return self._limit is not None or self.stage >= ANSWERED or self.body_size <= UNASKED_BODY
 
     def room(self) -> memoryview | None:
         """Return memory for the next bytes of the body, or None if no rest of known length is awaited.
