@@ -9,7 +9,7 @@ from tests.endpoints.fakes import FakeMetrics, make_settings
 from tests.net.http1.engine import Talk
 
 from torchserve_py.endpoints.failures import failure_of
-from torchserve_py.endpoints.responses import Answer, Responses, to_json
+from torchserve_py.endpoints.responses import Responses, to_json
 from torchserve_py.net.http1.errors import BadResponse
 
 RESPONSES = Responses(make_settings(Path()), FakeMetrics())
@@ -24,7 +24,8 @@ def head_of(status, headers, reason):
     async def answer():
         talk = Talk()
         await talk.send(HEAD)
-        RESPONSES.send(talk.application.requests[0], Answer(status, b"x", headers, reason), "id")
+        request = talk.application.requests[0]
+        request.respond(status, RESPONSES.lines(request, headers, "id"), b"x", reason)
         return bytes(talk.transport.written)
 
     head, _, body = asyncio.run(answer()).decode("utf-8", "surrogateescape").partition("\r\n\r\n")

@@ -304,8 +304,10 @@ class HttpRequest(Request):
 
     def _send(self, answer: Answer) -> None:
         if self.stage is not OVER:
+            status, body, headers, reason = answer
             call = self._call
-            self._application.responses.send(self, answer, "" if call is None else call.id)
+            lines = self._application.responses.lines(self, headers, "" if call is None else call.id)
+            self.respond(status, lines, body, reason)
         self._end(is_whole=True)
 
     def _end(self, *, is_whole: bool = False) -> None:

@@ -17,7 +17,7 @@ from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
 from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.openapi import BINARY, Operation, document
-from torchserve_py.endpoints.requests import content_type_of, priority_of
+from torchserve_py.endpoints.requests import content_type_of
 from torchserve_py.endpoints.responses import json_answer
 from torchserve_py.endpoints.routing import (
     EndpointContext,
@@ -120,7 +120,6 @@ class InferenceEndpoints(Endpoints):
         headers = request.raw_headers + server_headers
         context, content_type = self.context, content_type_of(request)
         call = HttpCall(request, context.responses, self._dialect, model, version, headers, None, content_type)
-        call.priority = priority_of(request)
         if session is not None:
             call.sequence, call.dialect = session
             call.headers = headers + session.sequence.headers

@@ -1,4 +1,4 @@
-"""Writes HTTP answers with TorchServe's headers, and counts them.
+"""Gives HTTP answers TorchServe's headers, and counts those that are not counted with their requests.
 
 Unlike TorchServe, the server keeps the connection open after an error, so that clients in trouble do not also pay for
 new connections. The transport closes a connection only if the rest of the request is unusable or will not be read.
@@ -74,7 +74,7 @@ def json_answer(value: Any, status: int = 200) -> Answer:
 
 
 class Responses:
-    """Writes answers, and counts those that are no whole answer to a request."""
+    """The headers of answers, and the beginnings of streams."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
         self._answered = metrics.answered
@@ -83,16 +83,6 @@ class Responses:
             "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
             "Expires: Thu, 01 Jan 1970 00:00:00 UTC\r\n" + _cross_origin_lines(settings) + "x-request-id: "
         )
-
-    def send(self, request: Request, answer: Answer, request_id: str = "") -> None:
-        """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
-
-        It is counted with its request.
-
-        Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
-        """
-        status, body, headers, reason = answer
-        request.respond(status, self._lines(request, headers, request_id), body, reason)
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:
         """Begin an answer that is sent in pieces; see `Request.send`.
@@ -103,7 +93,7 @@ class Responses:
         headers = tuple(headers)
         if not any(name.lower() == _BUFFERING for name, _ in headers):
             headers += _NOT_BUFFERED
-        request.start_stream(status, self._lines(request, headers, request_id), reason=reason)
+        request.start_stream(status, self.lines(request, headers, request_id), reason=reason)
         self._answered(time.time(), status)
 
     def whole_failure(self, failure: Failure) -> bytes:
@@ -114,8 +104,12 @@ class Responses:
         lines = self._named_lines((*failure.headers, *headers), str(uuid.uuid4()))
         return response_head(failure.status, "", False, framing, lines) + body
 
-    def _lines(self, request: Request, headers: Headers, request_id: str) -> str:
-        """Note the id that the client is told: its own, else that of the request's job, else a new one."""
+    def lines(self, request: Request, headers: Headers, request_id: str) -> str:
+        """Return the lines of an answer's headers; those that only the server may set are its own.
+
+        Note the id that the client is told: its own, else that of the request's job, else a new one. Raises
+        BadResponse: a header is not one that HTTP allows.
+        """
         sent = request.headers.raw.get(_ID_KEY)
         request.id = name = (sent and usable_name(sent)) or request_id or str(uuid.uuid4())
         return self._named_lines(headers, name) if headers or self._is_confining else f"{self._standard}{name}\r\n"

@@ -24,9 +24,9 @@ from torchserve_py.endpoints.credentials import Credential
 from torchserve_py.endpoints.failures import Failure
 from torchserve_py.endpoints.openapi import Operation
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template
-from torchserve_py.endpoints.requests import priority_of, split_path
+from torchserve_py.endpoints.requests import split_path
 from torchserve_py.endpoints.responses import AlreadySent, Answer, Responses
-from torchserve_py.endpoints.time_limits import TIME_KEYS, read_time_limits
+from torchserve_py.endpoints.time_limits import URGENCY_KEYS, read_urgency
 from torchserve_py.endpoints.token_authorization import Authorization, TokenType
 from torchserve_py.net.admission import Admission, ConnectionBudget
 from torchserve_py.net.http1.request import Request
@@ -187,27 +187,22 @@ class EndpointContext:
         protocol: str | None = None,
         kind: type[HttpCall] = HttpCall,
     ) -> HttpCall:
-        """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
-
-        Raises EndpointError: the header for the priority is invalid.
-        """
+        """Return a request as a call of the default version of a model, whose code gets ``headers`` as well."""
         sent, content_type = request.raw_headers, request.headers.get("Content-Type")
-        call = kind(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
-        call.priority = priority_of(request)
-        return call
+        return kind(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
 
     def submit(self, call: HttpCall, body: Any) -> HttpCall:
         """Submit the call of a model that a request is, with the request's body; return the call.
 
-        Raises EndpointError: the request's key is not for the model, or a time limit is invalid.
+        Raises EndpointError: the request's key is not for the model, or its priority or a time limit is invalid.
         """
         model, request = call.model, call.request
         assert model is not None, "workflows have their own calls"
         call.body = body
         if self.tokens is not None:
             call.account = request.credential.account(model.name)
-        if not TIME_KEYS.isdisjoint(request.headers.raw):
-            read_time_limits(call)
+        if not URGENCY_KEYS.isdisjoint(request.headers.raw):
+            read_urgency(call)
         self.serving.submit(model, call)
         return call
 

@@ -1,4 +1,4 @@
-"""How much time a request has: how long its client waits, and by when an answer is of use.
+"""How urgent a request is: its priority, how long its client waits, and by when an answer is of use.
 
 Over gRPC the client waits until the deadline of the call; the other headers are parameters, or entries of the input.
 """
@@ -13,6 +13,7 @@ from typing import Any, Final
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import bad_request
+from torchserve_py.endpoints.requests import PRIORITY_HEADER, priority_of
 from torchserve_py.endpoints.sequences import is_marked
 from torchserve_py.net.http1.request import Request
 
@@ -31,17 +32,18 @@ _DROPS: Final = {None: False, "run": False, "drop": True}
 MOST_MILLISECONDS: Final = 100_000_000
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,8}(\.[0-9]{1,3})?")
 #: The names of which a request must have one for `read_deadline` to find anything, and those of headers for
-#: `read_time_limits`.
+#: `read_urgency`.
 DEADLINE_NAMES: Final = frozenset((DEADLINE, PERIOD, LATE, DEGRADE))
-TIME_KEYS: Final = frozenset(name.encode() for name in (*_TIMEOUT_HEADERS, *DEADLINE_NAMES))
+URGENCY_KEYS: Final = frozenset(name.encode() for name in (PRIORITY_HEADER, *_TIMEOUT_HEADERS, *DEADLINE_NAMES))
 
 
-def read_time_limits(call: HttpCall) -> None:
-    """Note how much time a call over HTTP has, whose request has one of `TIME_KEYS`; it began with the request's head.
+def read_urgency(call: HttpCall) -> None:
+    """Note how urgent a call over HTTP is, whose request has one of `URGENCY_KEYS`; its time began with the head.
 
     Raises EndpointError: a header has no such value.
     """
     request = call.request
+    call.priority = call.priority or priority_of(request)  # a parameter in the body counts first
     call.answer_in = _seconds_left(request)
     if call.timing is None:  # else the body has named it
         read_deadline(call, request.headers.get, "Header", seconds_since(request))

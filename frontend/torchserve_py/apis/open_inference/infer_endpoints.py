@@ -22,7 +22,7 @@ from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import EndpointError, bad_request
-from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter, priority_of
+from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter
 from torchserve_py.endpoints.routing import AfterBody, EndpointContext
 from torchserve_py.endpoints.sequences import SequenceHeaders
 from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, deadline_in, read_deadline, seconds_since
@@ -88,7 +88,7 @@ class OpenInferenceCalls:
         context = self._context
         call = HttpCall(request, context.responses, dialect, model, version, headers, protocol=OPEN_INFERENCE_REST)
         call.sequence, call.expires_in = sequence, seconds_of(urgency.get(TIMEOUT))
-        call.priority = priority_in_parameter(urgency.get(PRIORITY)) or priority_of(request)
+        call.priority = priority_in_parameter(urgency.get(PRIORITY))
         if not DEADLINE_NAMES.isdisjoint(urgency):
             read_deadline(call, deadline_in(urgency), "Parameter", seconds_since(request))
         if isinstance(dialect, EventsDialect):
