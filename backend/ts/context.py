@@ -57,6 +57,8 @@ class RequestProcessor:
     _allowed_pairs: Sequence[tuple[str, str]] = ()
     #: A `ts.apis.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
     open_inference: Any = None
+    #: The sequence of the request, once its step has begun.
+    sequence_id: str | None = None
     #: Whether the request is the first step of its sequence.
     begins_sequence = False
     #: The error with which the handler answers the request; its step does not count.
@@ -279,8 +281,8 @@ class Context:
 
     def get_sequence_id(self, idx: int) -> str | None:
         """Return the id of the sequence that row ``idx`` belongs to, or None."""
-        sequence_id: str | None = self.request_processor[idx].get_request_property(self.header_key_sequence_id)
-        return sequence_id
+        request: RequestProcessor = self.request_processor[idx]
+        return request.sequence_id or request.get_request_property(self.header_key_sequence_id)
 
     @property
     def state(self) -> RowStates:

@@ -38,7 +38,7 @@ from ts.sequence.sequence_cache import SequenceCache
 from ts.sequences.handover.give_and_take import Handover, OpenSequences
 from ts.sequences.steps.prepared import prepare
 from ts.sequences.steps.record import KeptStep, SequenceRecord, new_token
-from ts.sequences.steps.request_digest import digest_of_request
+from ts.sequences.steps.request_digest import digest_of_request, digest_of_values
 from ts.sequences.steps.rules import APPLIED, RUNNING, Claim, Refuse, Repeat, Rules, RunStep, judge
 from ts.sequences.steps.step import (
     BROKEN_OFF,
@@ -167,8 +167,13 @@ class Steps:
                 others.append(row)
                 continue
             step = Step(row, sequence_id)
-            if compares_all or not says_more.isdisjoint(headers) or row.job_id in histories:
+            row.sequence_id = sequence_id
+            if not says_more.isdisjoint(headers) or row.job_id in histories:
                 self._read_claim(step, headers.get, sent, histories)
+            elif compares_all:
+                job_id = row.job_id
+                digest = digest_of_values(sent[job_id], row, self._forms)
+                step.claim = _new(Claim, (None, None, job_id, False, False, digest, False, True))
             steps.append(step)
         return steps, others
 
@@ -287,7 +292,7 @@ class Steps:
             return headers, news
         step.headers, token = headers, step.token
         ended = () if news is None else news.ended
-        return (*headers, (ANSWER_TOKEN, token)), SequenceNews("", ended, token)
+        return (*headers, (ANSWER_TOKEN, token)), _new(SequenceNews, ("", ended, token, "", 0, "", 0))
 
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""

@@ -37,7 +37,7 @@ from ts.sequences.steps.kept_answers import look_up, repeated
 from ts.sequences.steps.migration import Migration
 from ts.sequences.steps.record import DIGEST_SIZE, Damaged, new_token
 from ts.sequences.steps.request_digest import digest_of_values
-from ts.sequences.steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, RunStep, judge
+from ts.sequences.steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, RunStep, Verdict, judge
 from ts.sequences.steps.state_log import LogEntry
 from ts.sequences.steps.step import (
     CLIENT_ASKS,
@@ -151,21 +151,8 @@ class StoredSteps(Steps):
                 return answer
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
-        if not (isinstance(verdict, RunStep) or running) and self._is_outdated(lease):
-            self._holdings.drop_from_memory(sequence_id)
-            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED))
-        if isinstance(verdict, Repeat):
-            return repeated(self.store_when_idle(), step, record, verdict.number)
-        if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
-            damaged = self._holdings.unreadable.get(sequence_id)
-            if sequence_id not in self._live_of:
-                # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
-                self._holdings.roll_back(sequence_id)
-            if damaged is not None and damaged.reason == DAMAGED and step.history.asks_after != CLIENT_ASKS:
-                return refusal_answer(job_id, damaged)
-            return error_answer(job_id, 500, step.history.asks_after)
-        if isinstance(verdict, Refuse):
-            return error_answer(job_id, *verdict.reason)
+        if step.history.asks_after or not isinstance(verdict, RunStep):
+            return self._answer_at_once(step, lease, verdict, running)
         if verdict.begins:
             self._begin_stored(step, lease)
             running = 0
@@ -175,6 +162,24 @@ class StoredSteps(Steps):
             record.token = step.claim.token or new_token()
         step.number, step.incarnation, step.token = record.last + running + 1, record.incarnation, record.token
         return None
+
+    def _answer_at_once(self, step: Step, lease: Lease, verdict: Verdict, running: int) -> ResultRow:
+        """Return the answer to a step that is not to run."""
+        sequence_id, job_id = step.sequence_id, step.row.job_id
+        if not (isinstance(verdict, RunStep) or running) and self._is_outdated(lease):
+            self._holdings.drop_from_memory(sequence_id)
+            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED))
+        if isinstance(verdict, Repeat):
+            return repeated(self.store_when_idle(), step, lease.record, verdict.number)
+        if isinstance(verdict, Refuse) and (not step.history.asks_after or self._may_count(step, lease, verdict)):
+            return error_answer(job_id, *verdict.reason)
+        damaged = self._holdings.unreadable.get(sequence_id)
+        if sequence_id not in self._live_of:
+            # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
+            self._holdings.roll_back(sequence_id)
+        if damaged is not None and damaged.reason == DAMAGED and step.history.asks_after != CLIENT_ASKS:
+            return refusal_answer(job_id, damaged)
+        return error_answer(job_id, 500, step.history.asks_after)
 
     def _is_outdated(self, lease: Lease) -> bool:
         """Whether an operator has put another sequence in the place of the one that is in memory.
