@@ -34,7 +34,7 @@ def measure(server: RunningServer, client: openai.OpenAI, *, background: bool) -
 
 
 def main() -> None:
-    """Print the medians, and by how much they differ."""
+    """Print the medians, how far the rounds differ, and by how much the ways do."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=6)
     rounds = parser.parse_args().rounds
@@ -47,7 +47,8 @@ def main() -> None:
                 taken.append(measure(server, client, background=way == "background"))
     base = median(found["plain"])
     for way, taken in found.items():
-        print(f"{way}: {median(taken):.3f} ms per token, {median(taken) / base - 1:+.1%}")
+        spread = f"{min(taken):.3f} to {max(taken):.3f}"
+        print(f"{way}: {median(taken):.3f} ms per token ({spread}), {median(taken) / base - 1:+.1%}")
 
 
 if __name__ == "__main__":
