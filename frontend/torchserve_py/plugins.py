@@ -22,6 +22,7 @@ BUILT_IN: Final = (
     "apis.open_inference",
     "contracts.truss",
     "contracts.mlserver",
+    "contracts.mlflow",
     "contracts.sagemaker",
     "apis.openai",
     "apis.realtime",

@@ -46,9 +46,7 @@ class ScriptRuntime(TorchServeHandler):
 
     def _find_reader(self, protocol: str | None) -> RowReader:
         if protocol is not None:
-            raise RowFailure(
-                501, "A script for SageMaker has no tensors: send its body to /invocations or /predictions/{model}."
-            )
+            raise RowFailure(501, "This model takes no tensors: send its body to /invocations or /predictions/{model}.")
         return read_row
 
 
