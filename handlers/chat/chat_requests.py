@@ -137,12 +137,12 @@ def read_chat(body: Any, defaults: Options) -> Asked:
 
 
 def _reasoning(effort: Any) -> dict[str, Any]:
-    """Return what a template gets of ``reasoning_effort``: Qwen's have a switch of their own for "none"."""
+    """Return what a template gets of ``reasoning_effort``, as vLLM has it: Qwen's templates only have a switch."""
     if effort is None:
         return {}
     if not isinstance(effort, str):
         wrong("reasoning_effort", effort, "a text such as 'none', 'low', 'medium' or 'high'")
-    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
+    return {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
 def read_completion(body: Any, defaults: Options) -> Asked:
