@@ -16,7 +16,9 @@ def test_the_quick_checks_take_no_other_argument() -> None:
     assert "tests/unit --quick" in run.stderr
 
 
-@pytest.mark.parametrize("script", ["test", "test-python", "quickstart", "install-torchserve", "fuzz", "audit"])
+@pytest.mark.parametrize(
+    "script", ["test", "test-python", "test-engines", "quickstart", "install-torchserve", "fuzz", "audit"]
+)
 def test_help_is_what_the_script_says_about_itself_and_nothing_is_installed(tmp_path: Path, script: str) -> None:
     copied = tmp_path / "scripts" / script
     copied.parent.mkdir()
