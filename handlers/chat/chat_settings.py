@@ -35,7 +35,8 @@ class Settings(NamedTuple):
         dtype: The type of the weights, and of keys and values; "auto" for that of the checkpoint.
         kv_bytes: What keys and values may take on the device; None to take what is right for it.
         kv_host_bytes: What those of conversations that rest may take in the host's memory; None for what is right.
-        memory: What the worker may take of its GPU: the key ``memory``; None for any part of it.
+        memory: What the worker may take of its GPU: the key ``memory``, or what a ``gpu_memory_budget`` leaves, the
+            smaller one of them; None for any part of it.
         rows: The requests that are answered at a time, at most.
         prefill_tokens: The tokens of prompts that one step of the model reads.
         system: The system message of conversations that begin without one.
@@ -64,13 +65,14 @@ class Settings(NamedTuple):
         degrees = read("temperature", 0.0, lambda value: _is_number(value) and 0 <= value <= 2, "a number, 0 to 2")
         top_k = read("top_k", 0, _is_count_or_zero, "a whole number, 0 or more")
         share = read("top_p", 1.0, lambda value: _is_number(value) and 0 < value <= 1, "a number above 0, at most 1")
+        limits = (_bytes_in(config.get("memory")), context.system_properties.get("gpu_room"))
         sampling = Sampling(float(degrees), top_k, float(share))
         return cls(
             Path(context.system_properties["model_dir"]) / read("model_path", "model", _is_text, "a folder"),
             dtype if dtype == "auto" else getattr(torch, dtype),
             read("kv_bytes", None, _is_count, "a number of bytes"),
             read("kv_host_bytes", None, _is_count_or_zero, "a number of bytes"),
-            _bytes_in(config.get("memory")),
+            min(filter(None, limits), default=None),
             int(config.get("batchSize") or 1),
             read("prefill_tokens", 512, _is_count, "a number of tokens"),
             read("system", None, _is_text, "a text"),

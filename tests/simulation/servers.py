@@ -141,6 +141,7 @@ class Server:
             "manifest": {},
             "handler": HANDLER,
             "gpu_id": None,
+            "gpu_room": None,
             "batch_size": 2,
             "continuous": False,
             "asynchronous": False,

@@ -308,6 +308,7 @@ class Load(TypedDict):
     manifest: dict[str, Any]
     handler: str
     gpu_id: int | None  # among the devices that the worker sees, so 0 unless it is one of several processes
+    gpu_room: int | None  # bytes that the worker may take of each of its GPUs; None: there is no limit
     processors: int  # this worker's share
     batch_size: int
     continuous: bool

@@ -68,6 +68,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     context.system_properties["server_version"] = load["server_version"]
     context.system_properties["model_version"] = load["model_version"]
     context.system_properties["processors"] = load["processors"]
+    context.system_properties["gpu_room"] = load["gpu_room"]
     (
         context.header_key_sequence_id,
         context.header_key_sequence_start,

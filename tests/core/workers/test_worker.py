@@ -103,6 +103,7 @@ class Bench:
             manifest={},
             handler="handler.py",
             gpu_id=None,
+            gpu_room=None,
             batch_size=1,
             continuous=False,
             asynchronous=False,

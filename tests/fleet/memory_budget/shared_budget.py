@@ -59,7 +59,7 @@ class FakePool:
 
     def __init__(self, min_workers: int) -> None:
         self.min_workers = min_workers
-        self.take_room: Callable[[RoomWorker], asyncio.Future[None]]
+        self.take_room: Callable[[RoomWorker], asyncio.Future[int | None]]
         self.worker: RoomWorker | None = None
         self.resized: list[tuple[int, str]] = []
 
@@ -133,7 +133,7 @@ class Sharing:
     async def _scale(self, *numbers: int) -> None:
         self.scaled.set()
 
-    def start(self, gpu_index: int | None = None) -> "asyncio.Task[None]":
+    def start(self, gpu_index: int | None = None) -> "asyncio.Task[int | None]":
         """Ask for room for a worker."""
         self.pool.worker = RoomWorker(self.shell, self.budget.next_pid(), gpu_index)
         return asyncio.ensure_future(self.pool.take_room(self.pool.worker))

@@ -81,6 +81,15 @@ async def test_each_gpu_has_its_budget(make: Callable[..., BudgetOf]) -> None:
     job.cancel()
 
 
+async def test_a_worker_is_told_what_others_leave_of_its_gpu(make: Callable[..., BudgetOf]) -> None:
+    budget = make(each_gpu=100 * MB)
+    first, second = budget.model("first", memory=30 * MB), budget.model("second", memory=20 * MB)
+    assert await first.start(gpu_index=0) == 100 * MB
+    assert await second.start(gpu_index=0) == 70 * MB
+    assert await budget.model("beside", memory=20 * MB).start(gpu_index=1) == 100 * MB
+    assert await make(host=100 * MB).model("on the host", memory=20 * MB).start() is None
+
+
 async def test_what_was_measured_counts_at_the_next_load(make: Callable[..., BudgetOf]) -> None:
     budget = make(host=100 * MB)
     model, other = budget.model("m", memory=10 * MB), budget.model("other", memory=40 * MB)

@@ -31,6 +31,7 @@ def take(size):
 
 class Handler:
     def initialize(self, context):
+        assert AWAKE <= context.system_properties["gpu_room"] <= 1_000_000_000
         self.answered = 0
         take(AWAKE)
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -431,6 +431,35 @@ def test_the_memory_of_a_worker_is_written_as_for_the_server(
     modules: dict[str, ModuleType], value: Any, size: int | None
 ) -> None:
     assert sys.modules["chat_settings"]._bytes_in(value) == size
+
+
+@pytest.mark.parametrize(
+    ("config", "room", "size"),
+    [
+        ({}, None, 36_000),
+        ({}, 30_000, 18_000),
+        ({"memory": 20_000}, 30_000, 9_000),
+        ({"memory": 60_000}, 30_000, 18_000),
+    ],
+)
+def test_keys_and_values_take_what_the_budget_of_a_gpu_leaves(
+    modules: dict[str, ModuleType],
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    room: int | None,
+    size: int,
+) -> None:
+    settings = sys.modules["chat_settings"]
+    context = FakeContext({"continuousBatching": True, "batchSize": 1} | config, model)
+    context.system_properties["gpu_room"] = room
+    weights = SimpleNamespace(weight=torch.empty(100, 0))
+    loaded = SimpleNamespace(device=torch.device("cuda"), get_input_embeddings=lambda: weights)
+    # Of 100,000 bytes 50,000 are free, and a step takes 5,200, and 48 for each of 100 scores.
+    monkeypatch.setattr(settings, "_bytes_of_a_run", lambda *_: 5_200)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (50_000, 100_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
+    assert settings.Settings.of(context).bytes_on(loaded) == size
 
 
 def test_what_rests_takes_little_of_the_memory_of_the_host(start: Callable[..., Server]) -> None:

@@ -43,6 +43,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "manifest": {},
         "handler": handler,
         "gpu_id": None,
+        "gpu_room": None,
         "batch_size": 4,
         "continuous": False,
         "asynchronous": False,

@@ -135,6 +135,7 @@ def load_message(
         manifest=_plain(plan.files.manifest.raw),
         handler=plan.handler,
         gpu_id=device.gpu_id,
+        gpu_room=None,
         processors=config.threads or _share(place, node),
         batch_size=config.batch_size,
         continuous=config.continuous,

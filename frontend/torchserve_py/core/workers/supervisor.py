@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 #: How long a worker that is killed may take to go (seconds).
 _KILL_LIMIT = 20.0
 
-#: Waits until a worker may start. Raises WorkerFailed: it may not.
-TakeRoom: TypeAlias = Callable[[Worker], Coroutine[Any, Any, None]]
+#: Waits until a worker may start; returns `Worker.gpu_room`. Raises WorkerFailed: it may not.
+TakeRoom: TypeAlias = Callable[[Worker], Coroutine[Any, Any, int | None]]
 
 
 class Supervisor:
@@ -264,7 +264,7 @@ class Supervisor:
             if self._stopping.is_set():
                 worker.ended.set_result("was never started")
                 raise WorkerFailed(500, f"worker {self.id} was stopped before there was room for it")
-            waits[0].result()
+            worker.gpu_room = waits[0].result()
         finally:
             self._waited = running_time().now() - began
             for each in waits:

@@ -129,6 +129,8 @@ class Worker:
         #: When the latest batch was sent, by that clock.
         self.sent_at = 0.0
         self.gpu_index = launch.gpu_index
+        #: How many bytes of each of its GPUs it may take; None: there is no limit.
+        self.gpu_room: int | None = None
         #: Whether it has a GPU, perhaps one of another machine's, which has no index here.
         self.has_gpu = load["gpu_id"] is not None
         #: Resolves to why the process is gone, once it is and its output was read.
@@ -324,7 +326,11 @@ class Worker:
                 self._advance("connected")
             if self.state is WorkerState.LOADING:
                 gpu_id = self._load["gpu_id"]  # each process has its own of the worker's devices
-                own: Load = {**self._load, "gpu_id": None if gpu_id is None else gpu_id + hello["rank"]}
+                own: Load = {
+                    **self._load,
+                    "gpu_id": None if gpu_id is None else gpu_id + hello["rank"],
+                    "gpu_room": self.gpu_room,
+                }
                 connection.send(encode([messages.LOAD, own]))
         if self._process is not None and connection.peer_pid is not None:
             self._process.adopt(connection.peer_pid)

@@ -66,7 +66,7 @@ class _Waiting:
     since: float
     sleeper: BudgetedWorker | None = None
     is_given_up: bool = False
-    may_start: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    may_start: asyncio.Future[int | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def is_additional(self) -> bool:
@@ -126,8 +126,8 @@ class MemoryRoom:
         if all((other.name, other.version) != (name, version) for other in self._members):
             self._metrics.forget(name, version)
 
-    async def _take(self, member: BudgetedModel, worker: Worker) -> None:
-        """Wait until there is room for a worker.
+    async def _take(self, member: BudgetedModel, worker: Worker) -> int | None:
+        """Wait until there is room for a worker; return what it may take of each GPU, None for any number of bytes.
 
         Raises WorkerFailed: it takes more than the budget, or has waited for as long as loading may take.
         """
@@ -142,7 +142,7 @@ class MemoryRoom:
         try:
             self._serve_waiting()
             async with asyncio.timeout(member.model.config.startup_timeout):
-                await waiting.may_start
+                return await waiting.may_start
         except TimeoutError:
             limit = member.model.config.startup_timeout
             problem = f"there has been no room for it in the memory budget for {limit} s"
@@ -282,7 +282,12 @@ class MemoryRoom:
         waited = now - waiting.since
         self._metrics.waited(waited)
         self._works_for += _WEIGHT * (waited - self._works_for)
-        waiting.may_start.set_result(None)
+        waiting.may_start.set_result(self._left_to(share))
+
+    def _left_to(self, share: BudgetedWorker) -> int | None:
+        """Return how many bytes of each of its GPUs the others leave to a worker; None if there is no limit."""
+        gpus = [(each, size) for each, size in share.sizes.items() if each != HOST]
+        return min((self._total(each) - self._used(each) + size for each, size in gpus), default=None)
 
     def _gone(self, share: BudgetedWorker) -> None:
         share.member.workers.remove(share)
