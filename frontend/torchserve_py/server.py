@@ -218,6 +218,7 @@ class Server:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*(work.close() for work in self._work))
+        await self._registry.leave_sequences()
         opened = (self._registry, self._endpoints, *self._listeners)
         await asyncio.gather(*(each.close() for each in opened if each is not None))
         await self._worker_listener.close()

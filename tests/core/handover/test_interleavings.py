@@ -8,12 +8,15 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.core.dispatch.shell import Shell, stateful
 
 from torchserve_py.base.causes import Cause
+from torchserve_py.core.dispatch.ownership import Ownership
+from torchserve_py.core.handover.left_sequences import LeftSequences
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import JobFailed, part_of
 from torchserve_py.core.workers.worker import Worker
@@ -38,6 +41,10 @@ class CountingWorker:
         self.told: list[str] = []  # the sequences of whose end it was told
         self.relays: dict[str, Callable[[bytes], None]] = {}
         self.to_do: deque[Callable[[], None]] = deque()
+
+    @property
+    def ready(self) -> bool:
+        return not self.ended.done()
 
     # What the dispatcher and the hand-over call.
 
@@ -98,10 +105,9 @@ class CountingWorker:
 class World:
     """A version of a model with workers that come and go, and clients that count their answers."""
 
-    def __init__(self) -> None:
-        self.shell = Shell(stateful(), workers=0)
-        self.dispatcher = self.shell.dispatcher
-        self.dispatcher.set_workers(4)
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.start_server()
         self.workers: dict[str, CountingWorker] = {}
         self.made = 0
         self.calls: list[tuple[str, Call]] = []
@@ -109,6 +115,34 @@ class World:
         self.moving: set[asyncio.Task[Any]] = set()
         self.leaving: set[str] = set()
         self.ends: Counter[str] = Counter()
+
+    def start_server(self) -> None:
+        """Start a server, which has no worker yet."""
+        self.shell = Shell(stateful(), workers=0)
+        self.dispatcher = self.shell.dispatcher
+        self.dispatcher.set_workers(4)
+        if self.folder is not None:
+            left = LeftSequences(self.folder)
+            left.look()
+            self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
+            self.dispatcher.inherit(left, self.shell.version)
+
+    async def restart(self) -> None:
+        """Stop the server as on SIGTERM, and start the next one."""
+        self.dispatcher.refuse_new_jobs(Cause.draining)
+        leaving = asyncio.ensure_future(self.dispatcher.leave_sequences(100.0))
+        while not leaving.done() or any(not each.done() for each in self.moving):
+            for number in range(len(self.workers)):
+                self.work(number)
+            await asyncio.sleep(0.001)
+        leaving.result()
+        await self.dispatcher.close(Cause.draining)
+        for worker in self.workers.values():
+            worker.ended.set_result("was stopped")
+        self.workers = {}
+        self.start_server()
+        self.add_worker()
+        self.add_worker()
 
     def add_worker(self) -> None:
         self.made += 1
@@ -172,7 +206,11 @@ class World:
         self.dispatcher.set_workers(1)  # so that each has room for all
         if not self.workers:
             self.add_worker()
-        while any(worker.to_do for worker in self.workers.values()) or any(not each.done() for each in self.moving):
+        while (
+            any(worker.to_do for worker in self.workers.values())
+            or any(not each.done() for each in self.moving)
+            or self.dispatcher.scheduler.jobs
+        ):
             for number in range(len(self.workers)):
                 self.work(number)
             await asyncio.sleep(0.001)
@@ -191,8 +229,17 @@ def test_each_step_counts_once_wherever_its_sequence_goes(kills: bool) -> None:
         asyncio.run(play(steps, kills=kills))
 
 
-async def play(steps: list[tuple[str, int]], *, kills: bool) -> None:
-    world = World()
+@pytest.mark.parametrize("kills", [False, True])
+def test_each_step_counts_once_whichever_server_it_comes_to(kills: bool, tmp_path: Path) -> None:
+    for seed in range(100):
+        choice = random.Random(seed)
+        what = [*WHAT, "restart"]
+        steps = [(choice.choice(what), choice.randrange(1_000)) for _ in range(choice.randrange(20, 150))]
+        asyncio.run(play(steps, kills=kills, folder=tmp_path / str(seed)))
+
+
+async def play(steps: list[tuple[str, int]], *, kills: bool, folder: Path | None = None) -> None:
+    world = World(folder)
     world.add_worker()
     world.add_worker()
     for what, pick in steps:
@@ -209,6 +256,10 @@ async def play(steps: list[tuple[str, int]], *, kills: bool) -> None:
                 world.kill(pick)
             case "add" if len(world.workers) < 4:
                 world.add_worker()
+            case "restart":
+                await world.restart()
+                if kills:  # the next server does not know what this one has lost
+                    world.ends.update(SEQUENCES)
             case "end":
                 world.end(SEQUENCES[pick % len(SEQUENCES)])
             case "refuse" if kills:
@@ -222,7 +273,7 @@ async def play(steps: list[tuple[str, int]], *, kills: bool) -> None:
         try:
             count = int(bytes((await call.next()).body))
         except JobFailed as failed:
-            if failed.cause is not Cause.sequence_queue_full:
+            if failed.cause not in (Cause.sequence_queue_full, Cause.draining):
                 assert kills, f"a step was refused: {failed.cause}"
                 lost.add(sequence_id)
             continue

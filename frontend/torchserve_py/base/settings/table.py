@@ -151,7 +151,10 @@ class Settings(ClosedSchema):
     model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store", metavar="DIR", must_exist=True)] = (
         setting(Path(), "directory of the model archives", "none, mandatory")
     )
-    data_folder: Annotated[Path, kinds.PATH] = setting(Path("data"), "directory of the file store's sequences")
+    data_folder: Annotated[Path, kinds.PATH] = setting(
+        Path("data"),
+        "directory of the file store's sequences, and of [those in memory](operations.md#sequences-in-memory)",
+    )
     load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models", metavar="[NAME=]LOCATION")] = (
         setting((), "models to load at start-up; `all` loads the whole model store", "none")
     )

@@ -23,10 +23,12 @@ from torchserve_py.core.dispatch.lost_requests import LostRequests
 from torchserve_py.core.dispatch.ownership import Move, Ownership, Version, may_leave
 from torchserve_py.core.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.core.handover.handover import Handover, OtherVersion
+from torchserve_py.core.handover.left_sequences import LeftSequences
+from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.jobs.call import Call, CallOwner
 from torchserve_py.core.jobs.parts import Input, Inputs, Part
 from torchserve_py.core.scheduling.closed import ClosedSequences
-from torchserve_py.core.scheduling.effects import Begin, Cancel, CloseSequence, Effect, Finish, Send, SendAhead
+from torchserve_py.core.scheduling.effects import Begin, Cancel, CloseSequence, Effect, Fetch, Finish, Send, SendAhead
 from torchserve_py.core.scheduling.job import STREAMING, Job
 from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.policy import Policy
@@ -95,6 +97,8 @@ class Dispatcher(CallOwner):
         self._handover = Handover(
             self.scheduler, self._workers, lambda effects: self._perform(effects, self.now()), self.now, metrics
         )
+        #: What other servers have left of its sequences, if these are in memory.
+        self.inheritance: Inheritance | None = None
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
@@ -441,9 +445,29 @@ class Dispatcher(CallOwner):
         for worker in workers:
             self.reopen(worker)
 
+    def inherit(self, left: LeftSequences, version: str) -> None:
+        """Let sequences in memory go on that other servers have left, and leave them when this one stops.
+
+        They are of this ``version``, or of one that is not served.
+        """
+        self.inheritance = Inheritance(
+            *(left, version, self._serves, self.scheduler, self._handover),
+            *(self._pass, self.now, self.metrics),
+        )
+
+    def _serves(self, version: str) -> bool:
+        return self._ownership.serves(version)
+
+    async def leave_sequences(self, limit: float) -> None:
+        """Leave the sequences in memory to the next server, within ``limit`` seconds."""
+        if self.inheritance is not None:
+            self.inheritance.leave(partial(self.take_over, by=None))
+            workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
+            await asyncio.gather(*(self._handover.vacate(worker, limit) for worker in workers))
+
     def reopen(self, worker: Worker) -> None:
         """Give new sequences to a worker again that stays after all."""
-        if self._workers.get(worker.id) is worker:
+        if self._workers.get(worker.id) is worker and self._handover.final is None:
             self._pass(lambda now: self.scheduler.reopen(worker.id, now))
 
     def refuse_new_jobs(self, cause: Cause, *, runs_out: bool = False) -> None:
@@ -493,6 +517,9 @@ class Dispatcher(CallOwner):
                     self._workers[effect.worker_id].cancel(effect.job_ids)
                 elif isinstance(effect, CloseSequence):
                     self._tell_closed(effect, now)
+                elif isinstance(effect, Fetch):
+                    if self.inheritance is not None:
+                        self.inheritance.fetch(effect.sequence, self._workers[effect.worker_id])
                 else:
                     self._release(effect.worker_id)
             except Exception:

@@ -74,6 +74,10 @@ class Ownership(Generic[V]):
         self._served = served
         self._leaving = leaving
 
+    def serves(self, name: str) -> bool:
+        """Whether there is a version of this name."""
+        return name in self._served
+
     def _takes(self, version: V) -> bool:
         """Whether a version gets sequences that it does not have."""
         is_served = self._served.get(version.version) is version and version not in self._leaving

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from torchserve_py.base.causes import CloseReason
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
@@ -24,6 +24,7 @@ from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.boot_clock import boot_time
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import GIVE, MIGRATED, MOVE_FAILED, MOVE_REFUSALS, NO_SUCCESSOR, NOT_MIGRATED, TAKE
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,23 @@ class Vacated:
         return "; ".join(f"{count}: {text}" for text, count in counts.most_common(3))
 
 
+class Taker(Protocol):
+    """What a sequence moves to: a worker, or what does as one."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+    def send_state(self, sequence_id: str, piece: Buffer) -> None:
+        """Send a piece of a sequence."""
+
+    async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
+        """Return the answer to `TAKE`; None if there is none within ``limit`` seconds."""
+
+    def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
+        """Drop what there is of a sequence."""
+
+
 @dataclass(slots=True, eq=False)
 class Move:
     """A sequence on its way, see `move`.
@@ -84,7 +102,7 @@ class Move:
     """
 
     giver: Worker
-    taker: Worker
+    taker: Taker
     state: MoveState = ASKED
     is_at_taker: bool = False
 
@@ -93,18 +111,59 @@ class Move:
         self.state = MOVE_TRANSITIONS[self.state, event]
 
 
-class OtherVersion(NamedTuple):
-    """A version of the model that is to have the sequences of another one.
+class Destination(Protocol):
+    """Where sequences go that leave their version on this server.
 
     Attributes:
+        from_version: The version that they come from, if they become another one's.
+    """
+
+    from_version: str
+
+    def successor(self) -> Taker | None:
+        """Return what is to have the next sequence, None if there is nothing."""
+
+    def refuses(self, sequence: sequences.Sequence, taker: Taker) -> Refusal | None:
+        """Have a sequence that this taker has taken, unless something has changed meanwhile; then say what."""
+
+    def take_over(self, job: Any) -> None:
+        """Have a step that has waited."""
+
+    def declined(self, refusal: Refusal) -> None:
+        """Note that a taker does not take a sequence."""
+
+
+class OtherVersion:
+    """A version of the model that is to have the sequences of another one.
+
+    Args:
         handover: Its own.
         from_version: The version that they come from.
         take_over: Lets it run a step that has waited.
     """
 
-    handover: Handover
-    from_version: str
-    take_over: Callable[[Any], None]
+    def __init__(self, handover: Handover, from_version: str, take_over: Callable[[Any], None]) -> None:
+        self._handover, self.from_version = handover, from_version
+        self.take_over = take_over
+
+    def successor(self) -> Taker | None:
+        """Return one of its workers."""
+        return self._handover.successor()
+
+    def refuses(self, sequence: sequences.Sequence, taker: Taker) -> Refusal | None:
+        """Open a sequence there, unless a step that waits names its version."""
+        waiting: tuple[Any, ...] = sequence.queue
+        if not all(job.may_be_handed_over for job in waiting):
+            return _NAMED
+        if not self._handover.adopts(sequence, taker):
+            return _UNTAKEN
+        self._handover.migrated(MIGRATED)
+        return None
+
+    def declined(self, refusal: Refusal) -> None:
+        """Count a state that was not migrated."""
+        if refusal is not _UNTAKEN:
+            self._handover.migrated(NOT_MIGRATED)
 
 
 class Handover:
@@ -128,13 +187,16 @@ class Handover:
         self._metrics = metrics
         #: The moves that are under way, by the ids of the sequences.
         self.moves: dict[str, Move] = {}
+        #: What gets all sequences from now on, whatever they were to move to; None while nothing does.
+        self.final: Destination | None = None
 
-    async def vacate(self, worker: Worker, limit: float, to: OtherVersion | None = None) -> Vacated:
+    async def vacate(self, worker: Worker, limit: float, to: Destination | None = None) -> Vacated:
         """Move the sequences of a worker, which gets no new ones from now on, within ``limit`` seconds.
 
-        They go to other workers of their version, or to those of another one. Those that cannot move go on there.
+        They go to other workers of their version, or to another destination. Those that cannot move go on there.
         """
-        waiting = deque(self._scheduler.vacate(worker.id))
+        is_up = self._workers.get(worker.id) is worker  # else it has ended since this was begun
+        waiting = deque(self._scheduler.vacate(worker.id) if is_up else ())
         vacated, clock = Vacated(), running_time()
         if not waiting:
             return vacated
@@ -158,7 +220,7 @@ class Handover:
         waiting: deque[sequences.Sequence],
         vacated: Vacated,
         until: float,
-        to: OtherVersion | None,
+        to: Destination | None,
     ) -> None:
         while waiting and self._workers.get(worker.id) is worker:
             sequence = waiting.popleft()
@@ -190,7 +252,7 @@ class Handover:
         self._metrics.handover.refused[refusal.reason].inc()
 
     async def _leave(
-        self, sequence: sequences.Sequence, giver: Worker, until: float, to: OtherVersion | None
+        self, sequence: sequences.Sequence, giver: Worker, until: float, to: Destination | None
     ) -> Refusal | None:
         """Move a sequence that is to leave once it rests; return why it does not, None if it has moved."""
         while sequence.in_flight:
@@ -202,7 +264,8 @@ class Handover:
         for _ in range(_MOST_TAKERS):
             if sequence.state is sequences.CLOSED:
                 return _IS_OVER
-            taker = (self if to is None else to.handover).successor()
+            to = self.final or to
+            taker = (self if to is None else to).successor()
             if taker is None:
                 return _NO_SUCCESSOR
             refusal = await self._move(sequence, Move(giver, taker), until, to)
@@ -215,7 +278,7 @@ class Handover:
         return self._workers.get(self._scheduler.successor() or "")
 
     async def _move(
-        self, sequence: sequences.Sequence, move: Move, until: float, to: OtherVersion | None
+        self, sequence: sequences.Sequence, move: Move, until: float, to: Destination | None
     ) -> Refusal | None:
         """Move a sequence that rests; return why it does not, None if it has moved."""
         self.moves[sequence.id] = move
@@ -235,11 +298,11 @@ class Handover:
             if move.state is OVER:
                 return _IS_OVER
             if taken != []:
-                refusal = _refusal_in(taken, _UNTAKEN)
+                refusal = refusal_in(taken)
                 move.is_at_taker = refusal is _UNTAKEN  # else it has said that it has nothing
                 self._end(move, sequence.id, "declined")
-                if to is not None and refusal is not _UNTAKEN:
-                    to.handover.migrated(NOT_MIGRATED)
+                if to is not None:
+                    to.declined(refusal)
                 return refusal
             return self._arrive(sequence, move, to)
         finally:
@@ -251,7 +314,7 @@ class Handover:
         relay = move.giver.relays[sequence_id] = partial(self._relay, sequence_id, move)
         try:
             given = await move.giver.ask(GIVE, until - running_time().now(), sequence_id)
-            return given[0] if _is_size(given) else _refusal_in(given, _UNGIVEN)
+            return given[0] if _is_size(given) else refusal_in(given, _UNGIVEN)
         finally:
             if move.giver.relays.get(sequence_id) is relay:
                 del move.giver.relays[sequence_id]
@@ -262,7 +325,7 @@ class Handover:
             move.is_at_taker = True
             move.taker.send_state(sequence_id, piece)
 
-    def _arrive(self, sequence: sequences.Sequence, move: Move, to: OtherVersion | None) -> Refusal | None:
+    def _arrive(self, sequence: sequences.Sequence, move: Move, to: Destination | None) -> Refusal | None:
         """Let a sequence go on at the worker that has taken it, unless that is to leave or gone meanwhile."""
         if to is not None:
             return self._change_hands(sequence, move, to)
@@ -277,28 +340,23 @@ class Handover:
         self._perform(effects)
         return None
 
-    def _change_hands(self, sequence: sequences.Sequence, move: Move, to: OtherVersion) -> Refusal | None:
-        """Let another version have a sequence that one of its workers has taken, with the steps that wait."""
-        waiting: tuple[Any, ...] = sequence.queue
-        if not all(job.may_be_handed_over for job in waiting):
+    def _change_hands(self, sequence: sequences.Sequence, move: Move, to: Destination) -> Refusal | None:
+        """Let another destination have a sequence that it has taken, with the steps that wait."""
+        if (refusal := to.refuses(sequence, move.taker)) is not None:
             self._end(move, sequence.id, "declined")
-            return _NAMED
-        if not to.handover.adopts(sequence, move.taker):
-            self._end(move, sequence.id, "declined")
-            return _UNTAKEN
+            return refusal
         move.advance("taken")
         jobs, effects = self._scheduler.give_up(sequence, self._now())
         self._perform(effects)  # which tell the giver to drop it
         for job in jobs:
             to.take_over(job)
-        to.handover.migrated(MIGRATED)
         return None
 
     def migrated(self, outcome: str) -> None:
         """Count a sequence of another version that has come here, or could not."""
         self._metrics.migrations[outcome].inc()
 
-    def adopts(self, sequence: sequences.Sequence, worker: Worker) -> bool:
+    def adopts(self, sequence: sequences.Sequence, worker: Taker) -> bool:
         """Open a sequence of another version at a worker of this one; return False if that cannot be."""
         is_up = self._workers.get(worker.id) is worker
         return is_up and self._scheduler.adopt(sequence, worker.id, self._now())
@@ -314,7 +372,7 @@ def _is_size(given: Any) -> bool:
     return isinstance(given, list) and len(given) == 1 and isinstance(given[0], int)
 
 
-def _refusal_in(answer: Any, otherwise: Refusal) -> Refusal:
+def refusal_in(answer: Any, otherwise: Refusal = _UNTAKEN) -> Refusal:
     """Return why a worker gives or takes a sequence not, as its answer has it."""
     match answer:
         case [str() as reason, str() as text] if reason in MOVE_REFUSALS:
@@ -322,6 +380,6 @@ def _refusal_in(answer: Any, otherwise: Refusal) -> Refusal:
     return otherwise
 
 
-def _drop(worker: Worker, sequence_id: str) -> None:
+def _drop(worker: Taker, sequence_id: str) -> None:
     """Let a worker drop a sequence that goes on at another one; its handler learns that as with a store."""
     worker.end_sequence(sequence_id, CloseReason.suspended.value, boot_time())

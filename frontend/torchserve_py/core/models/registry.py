@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
@@ -14,6 +15,7 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError
 from torchserve_py.core.dispatch.ownership import loses_states
+from torchserve_py.core.handover.left_sequences import LeftSequences
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.model import Model
@@ -47,6 +49,11 @@ logger = logging.getLogger(__name__)
 
 #: Time limit for workers to finish their current work when the server stops after its drain (seconds).
 _CLOSE_LIMIT = 5.0
+#: How long sequences in memory may take to be left to the next server (seconds): with that limit, and what workers take
+#: to end, less than the 15 seconds that a platform waits beyond the drain.
+_LEAVE_LIMIT = 8.0
+#: Where they are left, in the data folder.
+_LEFT_FOLDER = "handover"
 #: How many sequences another version gets in one turn of the event loop.
 _MOVED_AT_ONCE = 500
 
@@ -74,6 +81,8 @@ class ModelRegistry(ServedModels):
         self._not_installed: list[str] = []
         #: The sequences that are over, by the name of the model, which may have been unregistered since.
         self._over = OverOfModels()
+        #: What other servers have left of sequences in memory, by the name of the model.
+        self._left: dict[str, LeftSequences] = {}
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
         self._restore = parts.restored
@@ -270,6 +279,11 @@ class ModelRegistry(ServedModels):
         models = (*self._all(), *self._unserved)
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
+    async def leave_sequences(self) -> None:
+        """Leave sequences in memory to the next server."""
+        models = (*self._all(), *self._unserved)
+        await asyncio.gather(*(model.dispatcher.leave_sequences(_LEAVE_LIMIT) for model in models))
+
     async def close(self) -> None:
         """End every model; open jobs and later calls fail with the cause that the server is shutting down."""
         self._closing = True
@@ -339,7 +353,15 @@ class ModelRegistry(ServedModels):
             plan.files.remove(downloaded=True)
             raise
         self._live[model.served.id] = model
+        if model.served.is_stateful and not model.served.is_durable:
+            model.dispatcher.inherit(self._left_of(plan.name), plan.version)
         return model
+
+    def _left_of(self, name: str) -> LeftSequences:
+        if (left := self._left.get(name)) is None:
+            left = self._left[name] = LeftSequences(self._settings.data_folder / _LEFT_FOLDER / quote(name, safe=""))
+            left.look()
+        return left
 
     async def _take_over(self, model: Model, saved: SavedModel | None, tell: Tell | None) -> None:
         """Start the workers of a model that is not served yet; then serve it in place of the one with its version.

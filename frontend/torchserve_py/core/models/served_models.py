@@ -112,12 +112,21 @@ class ModelVersions:
                 return model
         return None
 
+    def _heir(self, sequence_id: str) -> Model | None:
+        """Return the version of which another server has left a sequence."""
+        for model in self.models.values():
+            if (inheritance := model.dispatcher.inheritance) is not None and inheritance.has(sequence_id):
+                return model
+        return None
+
     def choose_for(self, call: Call, sequence_id: str, model: Model) -> Model | None:
         """Return the version that runs a call of a sequence, which was meant for ``model``.
 
         None: the client has named a version that another one does not leave the sequence to; see `Ownership.arrival`.
         """
         owner = self.running(sequence_id)
+        if owner is None and (heir := self._heir(sequence_id)) is not None:
+            return heir if heir is model or call.by_default else None
         sequence = None if owner is None else owner.dispatcher.scheduler.sequence(sequence_id)
         continues = owner is not None and owner is not model and model.continues(owner)
         named = not call.by_default

@@ -57,11 +57,18 @@ class CloseSequence(NamedTuple):
     at: float
 
 
+class Fetch(NamedTuple):
+    """Give the worker what another server has left of this sequence, which waits; then call `Scheduler.fetched`."""
+
+    worker_id: str
+    sequence: Any
+
+
 class Released(NamedTuple):
     """The retired worker has no jobs in flight any more and may be stopped."""
 
     worker_id: str
 
 
-Effect = Send | SendAhead | Begin | Finish | Cancel | CloseSequence | Released
+Effect = Send | SendAhead | Begin | Finish | Cancel | CloseSequence | Fetch | Released
 Effects = Sequence[Effect]

@@ -88,7 +88,7 @@ class Punctuality:
         elif home is None:
             reservations.degrade(opened, now)
         else:
-            if opened.lane is not home:
+            if opened.lane is not home and not opened.is_left:
                 sequences.rehome(opened, home, now)
             reservations.reserve(opened, timing, now)
         timing.is_degraded = reservations.is_degraded(opened)

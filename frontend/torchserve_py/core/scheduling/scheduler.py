@@ -5,7 +5,7 @@ Each event first does what was due before it, then its own work, then sends what
 the parts that a policy asks for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchserve_py.base.causes import Cause, CloseReason
@@ -21,7 +21,7 @@ from torchserve_py.core.scheduling.overload import Overload
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.scheduling.punctuality import Punctuality
 from torchserve_py.core.scheduling.sequence import IDLE, Sequence
-from torchserve_py.core.scheduling.sequence_source import MOST_ENDED_AT_ONCE, LostSequences, Sequences
+from torchserve_py.core.scheduling.sequence_source import MOST_ENDED_AT_ONCE, LeftSequence, LostSequences, Sequences
 from torchserve_py.core.scheduling.step_times import StepTimes
 
 
@@ -290,6 +290,23 @@ class Scheduler:
         if self._sequences is not None:
             self._sequences.give_up(sequence, now)
         return jobs, self._conclude(now)
+
+    def expect_left(self, is_left: Callable[[str], bool]) -> None:
+        """Ask whether another server has left a sequence, before one of its id opens: then it waits for a `Fetch`."""
+        if self._sequences is not None:
+            self._sequences.is_left = is_left
+
+    def fetched(self, sequence: Sequence, left: LeftSequence | None, now: float, *, is_lost: bool = False) -> Effects:
+        """Go on with a sequence that was fetched, or without what another server had of it (None).
+
+        ``is_lost``: that is of no use, and jobs that continue the sequence are refused.
+        """
+        self._catch_up(now)
+        if self._sequences is not None:
+            if is_lost:
+                self._sequences.lost(sequence.id, now)
+            self._sequences.fetched(sequence, left, now)
+        return self._conclude(now)
 
     def stay(self, sequence: Sequence, now: float) -> Effects:
         """Let a sequence that was to leave go on where it is."""

@@ -10,7 +10,8 @@ PENDING  a job waits, no worker has a slot yet
 READY    bound; its next job may be sent: the sequence is in its worker's lane
 RUNNING  bound; it has a job in flight, and no other may be sent now
 HELD     bound; another server has the sequence and was asked to let go; its next job is sent a moment later
-MOVING   bound; no job is sent: once none is in flight, its state goes to another worker, or stays after all
+MOVING   bound; no job is sent: once none is in flight, its state goes to another worker, or stays after all; or it
+         comes from a server that has stopped
 IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
 """
 
@@ -95,6 +96,7 @@ class Sequence:
     #: The tokens of its jobs that were answered: another one begins when a start marker ends what was there before.
     tokens: tuple[str, ...] = ()
     handed_over_by: object | None = None  # the version that had the job which opened it, and does not run it
+    is_left: bool = False  # whether another server has left its state, which is to come to its worker
     held_until: float = 0.0  # when a held sequence may be asked for again
     timer: int = 0  # kept by `Deadlines`
 

@@ -5,13 +5,13 @@ slots, or is pending until one is free. A sequence leaves its slot through `_clo
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.core.scheduling.closed import ClosedSequences, SuspendedIds, closed_cause, may_begin
-from torchserve_py.core.scheduling.effects import CloseSequence
+from torchserve_py.core.scheduling.effects import CloseSequence, Fetch
 from torchserve_py.core.scheduling.emptiest import EmptiestLane
 from torchserve_py.core.scheduling.job import STREAMING, WAITING, Job
 from torchserve_py.core.scheduling.lane import Lane, SharedState, WorkerLoad
@@ -44,6 +44,18 @@ MOST_EARLIER_TOKENS = 1_000
 
 #: How a sequence ends that no worker has a state of, by whether its store may have one.
 _NOTHING_HERE = {False: CloseReason.ended, True: CloseReason.suspended}
+
+
+class LeftSequence(NamedTuple):
+    """What a server has noted of a sequence that it left.
+
+    Attributes:
+        tokens: Those of its jobs that were answered.
+        time_left: Seconds until it reaches its time limit.
+    """
+
+    tokens: tuple[str, ...]
+    time_left: float
 
 
 class LostSequences:
@@ -94,6 +106,8 @@ class Sequences:
         self._over = ClosedSequences(policy.remembered) if over is None else over
         self._over.remember_for(policy.remembered)
         self._suspended = SuspendedIds()
+        #: Whether another server has left a sequence of this id; None if that cannot be.
+        self.is_left: Callable[[str], bool] | None = None
         self._capacity = self._slots = policy.max_sequences
         self._without_worker = CloseReason.suspended if policy.durable else CloseReason.worker_lost
 
@@ -105,7 +119,7 @@ class Sequences:
         if sequence is not None and self._is_still_to_end(sequence, now):
             sequence = None
         if sequence is None:
-            if (cause := closed_cause(job, self._over, self._policy, now)) is not None:
+            if (cause := self._refusal(job, now)) is not None:
                 return cause
             if len(self.open) >= self._capacity and not self._make_room(now):
                 return Cause.sequence_capacity
@@ -355,6 +369,36 @@ class Sequences:
             if sequence.ends_at <= now:
                 self._close(sequence, CloseReason.timeout, now)
 
+    def fetched(self, sequence: Sequence, left: LeftSequence | None, now: float) -> None:
+        """Go on with a sequence that its worker has got from another server, or without (None) what that had of it."""
+        if sequence.state is not MOVING or not sequence.is_left:
+            return  # it is over
+        sequence.is_left = False
+        if left is not None:
+            sequence.has_state = sequence.has_succeeded = True
+            sequence.tokens, sequence.ends_at = left.tokens, now + left.time_left
+            self._shared.deadlines.bring_forward(sequence, now)
+        else:
+            while sequence.waiting and (cause := closed_cause(sequence.waiting[0], self._over, self._policy, now)):
+                job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]
+                self._shared.leave(job, cause)
+        if sequence.has_state or sequence.waiting:
+            self._go_on(sequence, now)
+        else:
+            self._unbind(sequence)
+            self._close(sequence, CloseReason.ended, now)
+
+    def lost(self, sequence_id: str, now: float) -> None:
+        """Refuse what continues a sequence of which another server has left nothing that can be used."""
+        self._over.ids.remember(sequence_id, CloseReason.worker_lost, now)
+
+    def _unbind(self, sequence: Sequence) -> None:
+        """Take a sequence from a worker that has heard nothing of it, and is told nothing of its end."""
+        before, sequence.lane = sequence.lane, self._pending
+        del before.bound[sequence]
+        self._pending.bound[sequence] = None
+        self._emptiest.changed(before)
+
     def set_workers(self, count: int, now: float) -> None:
         """Set the capacity, which is never less than what the workers' batches hold, and share it evenly as slots."""
         self._capacity = max(self._policy.max_sequences, count * self._batch_size)
@@ -391,7 +435,8 @@ class Sequences:
         """Whether the sequence is open, or remembered as one whose state is gone. Always true if states are stored."""
         if self._policy.durable:
             return True  # only a worker can look into the store
-        return sequence_id in self.open or self._over.ids.refusal(sequence_id, now) is not None
+        is_left = self.is_left is not None and self.is_left(sequence_id)
+        return is_left or sequence_id in self.open or self._over.ids.refusal(sequence_id, now) is not None
 
     @property
     def lanes_with_slots(self) -> list[SequenceLane]:
@@ -456,6 +501,12 @@ class Sequences:
                 return True
         return False
 
+    def _refusal(self, job: Job, now: float) -> Cause | None:
+        """Return why a job opens no sequence, None if it does."""
+        if self.is_left is not None and self.is_left(job.sequence_id or ""):
+            return None
+        return closed_cause(job, self._over, self._policy, now)
+
     def _open(self, job: Job, now: float) -> None:
         if job.sequence_id is None:
             raise ValueError(
@@ -470,6 +521,7 @@ class Sequences:
             active_since=self._suspended.take(job.sequence_id, now),
             handed_over_by=job.handed_over_by,
         )
+        sequence.is_left = self.is_left is not None and self.is_left(sequence.id)
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
         self._pending.put(sequence, now)
@@ -491,8 +543,12 @@ class Sequences:
             self._emptiest.changed(lane)
             sequence.lane = lane
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "bind"]
-            lane.put(sequence, now)
-            self._shared.lanes_to_serve.append(lane)
+            if sequence.is_left:
+                sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "leave"]
+                self._shared.effects.append(Fetch(lane.worker_id or "", sequence))
+            else:
+                lane.put(sequence, now)
+                self._shared.lanes_to_serve.append(lane)
 
     def _call(self, sequence: Sequence, now: float) -> None:
         """Let its next job be sent. A job that joins one in flight goes to the front: its place is kept for it."""
@@ -581,7 +637,7 @@ class Sequences:
         """Admit a job that was accepted before: limits do not apply, but it must not continue a lost state."""
         if (sequence := self.open.get(job.sequence_id)) is not None:
             sequence.waiting += (job,)
-        elif (cause := closed_cause(job, self._over, self._policy, now)) is not None:
+        elif (cause := self._refusal(job, now)) is not None:
             self._shared.leave(job, cause)
         else:
             self._open(job, now)

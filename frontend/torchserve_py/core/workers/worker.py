@@ -283,8 +283,8 @@ class Worker:
         """Whether it can give its sequences to other workers, and take theirs."""
         return self._ranks.count == 1 and bool(self.declares.get("sequence_states", {}).get("handsOver"))
 
-    def send_state(self, sequence_id: str, piece: bytes) -> None:
-        """Send a piece of a sequence that another worker gives."""
+    def send_state(self, sequence_id: str, piece: Buffer) -> None:
+        """Send a piece of a sequence that another worker gives, or another server has left."""
         self._ranks.send_request(encode([messages.STATE, sequence_id, piece], large=True))
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:

@@ -1,0 +1,204 @@
+"""The next server on this one's folder: what gets the sequences in memory when a server stops, and gives them to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from torchserve_py.base.background_tasks import in_background
+from torchserve_py.base.causes import CloseReason
+from torchserve_py.base.metrics.model_metrics import ModelMetrics
+from torchserve_py.core.handover.handover import Handover, Refusal, refusal_in
+from torchserve_py.core.handover.left_sequences import Damaged, Left, LeftSequences, published
+from torchserve_py.core.scheduling.effects import Effects
+from torchserve_py.core.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.sequence import CLOSED, Sequence
+from torchserve_py.core.scheduling.sequence_source import LeftSequence
+from torchserve_py.core.workers.worker import Worker
+from ts.protocol.boot_clock import boot_time
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import MOVE_FAILED, NOT_ENCODABLE, STATE_PIECE, TAKE
+
+logger = logging.getLogger(__name__)
+
+#: How long a worker may take to have a sequence (seconds).
+_TAKE_LIMIT: Final = 10.0
+
+
+class NextServer:
+    """Takes sequences as a worker does, see `handover.Taker`, and writes them to files.
+
+    Args:
+        scheduler: The one that has them.
+        now: Its clock.
+        take_over: Gets the steps that have waited.
+    """
+
+    id = "next server"
+    from_version = ""
+
+    def __init__(
+        self,
+        left: LeftSequences,
+        version: str,
+        scheduler: Scheduler,
+        now: Callable[[], float],
+        take_over: Callable[[Any], None],
+    ) -> None:
+        self._left, self._version = left, version
+        self._scheduler, self._now = scheduler, now
+        self.take_over = take_over
+        self._pieces: dict[str, list[bytes]] = {}
+        self._written: dict[str, Path] = {}
+
+    def successor(self) -> NextServer:
+        """Return this."""
+        return self
+
+    def send_state(self, sequence_id: str, piece: Buffer) -> None:
+        """Keep a piece of a sequence."""
+        self._pieces.setdefault(sequence_id, []).append(bytes(piece))
+
+    async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
+        """Write a sequence of which all pieces have come; return as a worker does that was asked to `TAKE` it."""
+        sequence_id, size, _ = fields
+        pieces, sequence = self._pieces.pop(sequence_id, []), self._scheduler.sequence(sequence_id)
+        if sequence is None or sum(map(len, pieces)) != size:
+            return [MOVE_FAILED, "not all of it has come"]
+        now = self._now()
+        left = LeftSequence(sequence.tokens, sequence.ends_at - now)
+        rest = sequence.lane.max_idle - (now - sequence.idle_since)
+        try:
+            async with asyncio.timeout(limit):
+                write = self._left.write
+                path = await asyncio.to_thread(write, self._version, sequence_id, left, rest, pieces)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            return [MOVE_FAILED, f"it cannot be written: {error}"]
+        self._written[sequence_id] = path
+        return []
+
+    def refuses(self, sequence: Sequence, taker: Any) -> Refusal | None:
+        """Let the next server have a file."""
+        if (path := self._written.pop(sequence.id, None)) is not None:
+            published(path)
+        return None
+
+    def declined(self, refusal: Refusal) -> None:
+        """Nothing is to be counted."""
+
+    def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
+        """Drop what has come of a sequence."""
+        self._pieces.pop(sequence_id, None)
+        if (path := self._written.pop(sequence_id, None)) is not None:
+            path.unlink(missing_ok=True)
+
+
+class _Fetched(NamedTuple):
+    """What has become of a sequence that another server had left.
+
+    Attributes:
+        left: What its scheduler knew of it, if its worker has it now.
+        is_lost: Whether it is of no use.
+    """
+
+    left: LeftSequence | None
+    is_lost: bool = False
+
+
+class Inheritance:
+    """What other servers have left of the sequences of one version, and how this one leaves them.
+
+    Args:
+        serves: Whether a version of this name is served.
+        handover: The moves of the version's sequences.
+        perform: Passes an event to the scheduler, and performs its effects.
+        now: The clock of the scheduler.
+    """
+
+    def __init__(
+        self,
+        left: LeftSequences,
+        version: str,
+        serves: Callable[[str], bool],
+        scheduler: Scheduler,
+        handover: Handover,
+        perform: Callable[[Callable[[float], Effects]], None],
+        now: Callable[[], float],
+        metrics: ModelMetrics,
+    ) -> None:
+        self._left, self._version, self._serves = left, version, serves
+        self._scheduler, self._handover = scheduler, handover
+        self._perform, self._now, self._metrics = perform, now, metrics
+        #: By sequence, the latest of those that are fetched.
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        scheduler.expect_left(self._is_left)
+
+    def has(self, sequence_id: str) -> bool:
+        """Whether another server has left a sequence of this version."""
+        return self._left.version_of(sequence_id) == self._version
+
+    def _is_left(self, sequence_id: str) -> bool:
+        version = self._left.version_of(sequence_id)
+        return version is not None and (version == self._version or not self._serves(version))
+
+    def leave(self, take_over: Callable[[Any], None]) -> None:
+        """Let all sequences that move from now on go to the next server; ``take_over`` gets steps that have waited."""
+        self._handover.final = NextServer(self._left, self._version, self._scheduler, self._now, take_over)
+
+    def fetch(self, sequence: Sequence, worker: Worker) -> None:
+        """Give a worker what another server has left of a sequence, once an earlier attempt to do so is over."""
+        fetching, earlier = self._fetching, self._fetching.get(sequence.id)
+        task = in_background(self._fetch_after(earlier, sequence, worker), f"fetching the sequence {sequence.id!r}")
+        fetching[sequence.id] = task
+        task.add_done_callback(lambda _: fetching.pop(sequence.id) if fetching[sequence.id] is task else None)
+
+    async def _fetch_after(self, earlier: asyncio.Task[None] | None, sequence: Sequence, worker: Worker) -> None:
+        fetched = _Fetched(None, is_lost=True)
+        try:
+            if earlier is not None:
+                await asyncio.wait([earlier])
+            fetched = await self._fetch(sequence, worker)
+        finally:  # steps wait for it
+            self._perform(partial(self._scheduler.fetched, sequence, fetched.left, is_lost=fetched.is_lost))
+
+    async def _fetch(self, sequence: Sequence, worker: Worker) -> _Fetched:
+        left, sequence_id = self._left, sequence.id
+        version = left.version_of(sequence_id)
+        if version is None:
+            return _Fetched(None)  # an earlier attempt, whose sequence is over, has got it
+        try:
+            read = await asyncio.to_thread(left.read, sequence_id)
+        except (Damaged, OSError) as error:
+            refusal = Refusal(NOT_ENCODABLE, f"its file cannot be read: {error}")
+        else:
+            if read is None:
+                left.forget(sequence_id)
+                return _Fetched(None)
+            taken = await _take(worker, sequence_id, read, "" if version == self._version else version)
+            if sequence.state is CLOSED:  # its steps open it again, perhaps at another worker
+                if worker.ready:
+                    worker.end_sequence(sequence_id, CloseReason.suspended.value, boot_time())
+                return _Fetched(None)
+            if taken == []:
+                left.forget(sequence_id)
+                self._metrics.handover.moved.inc()
+                return _Fetched(read.sequence)
+            refusal = refusal_in(taken)
+        logger.warning("Sequence %r, which a server has left, is lost: %s", sequence_id, refusal.text)
+        self._metrics.handover.refused[refusal.reason].inc()
+        left.forget(sequence_id)
+        return _Fetched(None, is_lost=True)
+
+
+async def _take(worker: Worker, sequence_id: str, read: Left, from_version: str) -> Any:
+    if not worker.hands_over:
+        return [NOT_ENCODABLE, "its worker takes no sequences"]
+    for start in range(0, len(read.given), STATE_PIECE):
+        worker.send_state(sequence_id, read.given[start : start + STATE_PIECE])
+    return await worker.ask(TAKE, _TAKE_LIMIT, sequence_id, len(read.given), from_version)

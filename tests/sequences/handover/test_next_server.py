@@ -1,0 +1,96 @@
+"""A server that stops leaves its sequences in memory to the next one that starts with its data folder."""
+
+from pathlib import Path
+
+from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.sequences.handover.test_scaled_and_restarted import CONFIG, COUNTING, MIGRATING, TWO, VERSIONED, versioned
+
+QUICKLY = {"drain_timeout": 0}
+
+
+def restart(server: RunningServer) -> None:
+    starts = server.log().count("Model server started.")
+    server.terminate()
+    server.launch()
+    eventually(lambda: server.log().count("Model server started.") > starts, "it was restarted")
+
+
+def left(server: RunningServer) -> list[Path]:
+    return [each for each in (server.directory / "data" / "handover").rglob("*") if each.is_file()]
+
+
+def count(server: RunningServer, sequence: str, **headers: str) -> int | tuple[int, str]:
+    answer = server.predict("counting", sequence=sequence, headers=headers)
+    if answer.status_code != 200:
+        return answer.status_code, answer.headers.get("ts-error-cause", "")
+    return int(answer.text.partition(" ")[0])
+
+
+def numbered(number: int, sequence: str) -> dict[str, str]:
+    return {"ts_request_step": str(number), "ts_request_sequence_token": f"t-{sequence}"}
+
+
+def test_sequences_go_on_with_the_next_server_and_its_own_next_one(tmp_path: Path) -> None:
+    with RunningServer({"counting": model_folder(tmp_path, "counting", COUNTING, CONFIG + TWO)}, QUICKLY) as server:
+        server.wait_ready()
+        plain, named = [f"p{number}" for number in range(20)], [f"n{number}" for number in range(20)]
+        for step in (1, 2):
+            assert {count(server, each) for each in plain} == {step}
+            assert {count(server, each, **numbered(step, each)) for each in named} == {step}
+            if step == 1:
+                restart(server)
+                files = left(server)
+                assert len(files) == 40
+                assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
+        assert left(server) == []
+        assert server.metric("ts_sequences_moved_total", model_name="counting") == 40
+        restart(server)
+        # What was applied is recognized, and given the same answer; a new id begins another sequence.
+        assert count(server, "n0", **numbered(2, "n0")) == 2
+        assert count(server, "n0", **numbered(2, "n0")) == 2
+        assert count(server, "n0", **numbered(4, "n0")) == (409, "step_gap")
+        assert count(server, "n0", **numbered(3, "n0")) == 3
+        assert count(server, "new") == 1
+        assert count(server, "p1", ts_request_sequence_start="true") == 1
+        assert len(left(server)) == 38
+
+
+def test_a_sequence_goes_on_with_the_version_that_it_began_with_or_one_that_migrates_it(tmp_path: Path) -> None:
+    models = {"said": versioned(tmp_path, "1", VERSIONED), "also": versioned(tmp_path, "2", MIGRATING)}
+    with RunningServer({"said": models["said"]}, QUICKLY) as server:
+        server.wait_ready()
+        assert [server.predict("said", sequence=name).text for name in "ab"] == ["1 1:", "1 1:"]
+        assert server.register(models["also"], model_name="said").ok
+        assert server.predict("said", sequence="a").text == "2 1:"
+        server.command += ["said=" + str(models["also"])]
+        restart(server)
+        server.wait_ready()
+        assert server.predict("said", sequence="a").text == "3 1:"
+        server.command.remove("said=" + str(models["said"]))
+        restart(server)
+        server.wait_ready()
+        assert [server.predict("said", sequence=name).text for name in "ab"] == ["4 2:1", "2 2:1"]
+
+
+NOT_ENCODABLE = COUNTING.replace('{"count": 0}', '{"count": 0, "of": object()}')
+
+
+def test_a_sequence_whose_state_cannot_be_left_or_read_is_lost(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "counting", NOT_ENCODABLE, CONFIG)
+    with RunningServer({"counting": folder}, QUICKLY) as server:
+        server.wait_ready()
+        assert count(server, "a", **numbered(1, "a")) == 1
+        restart(server)
+        assert "cannot be handed over" in server.log()
+        assert count(server, "a", **numbered(2, "a")) == (410, "sequence_unknown")
+        (folder / "handler.py").write_text(COUNTING)
+        restart(server)
+        assert [count(server, each) for each in "bcd"] == [1, 1, 1]
+        restart(server)
+        damaged, *_ = left(server)
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        server.wait_ready()
+        answers = [count(server, each) for each in "bcd"]
+        assert sorted(answers, key=str) == [(410, "sequence_lost"), 2, 2]
+        assert "its checksum is wrong" in server.log()
+        assert left(server) == []
