@@ -1,0 +1,180 @@
+"""Sequences in memory while workers are scaled and restarted, and their server is restarted, under load.
+
+    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2]
+
+Clients step sequences by numbers; the states of some have 10 MB. A step is lost if the next one is refused, and doubled
+if an answer counts more steps than were sent. The pause is how long a client waited for one answer, the refusals of a
+server that stops and starts included.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+
+HANDLER = """
+class Handler:
+    def initialize(self, context):
+        pass
+
+    def handle(self, data, context):
+        answers = []
+        for index in range(len(data)):
+            size = 10_000_000 if context.get_sequence_id(index).startswith("large") else 100
+            state = context.state.get(index) or {"count": 0, "rest": bytes(size)}
+            context.state[index] = {**state, "count": state["count"] + 1}
+            answers.append(str(state["count"] + 1))
+        return answers
+"""
+CONFIG = (
+    "sequenceBatching: true\nsequenceMaxIdleMSec: 3600000\nmaxNumSequence: 4000\nbatchSize: 16\nmaxBatchDelay: 0\n"
+    "minWorkers: 2\nmaxWorkers: 3\n"
+)
+#: What a step may be told while the server stops or starts.
+_RETRIED = (503,)
+#: Seconds between two attempts, and on average between two steps of a client.
+_AGAIN, _PACE = 0.2, 2.0
+
+
+@dataclass
+class Report:
+    """What clients have seen.
+
+    Attributes:
+        wrong: What each client that was told something else than the next number was told.
+        pauses: By what was done, how long answers took (seconds), in order.
+    """
+
+    sessions: int
+    steps: int = 0
+    wrong: list[str] = field(default_factory=list)
+    pauses: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.sessions} sessions, {self.steps} steps, {len(self.wrong)} lost or doubled"]
+        for what, pauses in self.pauses.items():
+            ordered = sorted(pauses) or [0.0]
+            half, most = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+            times = f"p50 {half:.3f} s, p99 {most:.3f} s, longest {ordered[-1]:.3f} s"
+            lines.append(f"{what} ({self.seconds[what]:.1f} s): {len(pauses)} steps, {times}")
+        return "\n".join(lines)
+
+
+class Clients:
+    """Step their sequences until they are stopped."""
+
+    def __init__(self, url: str, report: Report, large: int) -> None:
+        self._url, self._report = url, report
+        self._names = [f"large{number}" if number < large else f"s{number}" for number in range(report.sessions)]
+        self._what = ""
+        self.over = False
+
+    async def run(self) -> None:
+        """Step all sequences."""
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session:
+            await asyncio.gather(*(self._step_on(session, name) for name in self._names))
+
+    def during(self, what: str) -> None:
+        """Note the steps that end from now on as those during something."""
+        self._what = what
+        self._report.pauses[what] = []
+
+    async def _step_on(self, session: aiohttp.ClientSession, name: str) -> None:
+        number = 0
+        while not self.over:
+            number += 1
+            began = time.monotonic()
+            status, text = await self._answer(session, name, number)
+            self._report.pauses[self._what].append(time.monotonic() - began)
+            if (status, text) != (200, str(number)):
+                self._report.wrong.append(f"{name}, step {number}: {status} {text[:100]}")
+                return
+            self._report.steps += 1
+            await asyncio.sleep(2 * _PACE * random.random())
+
+    async def _answer(self, session: aiohttp.ClientSession, name: str, number: int) -> tuple[int, str]:
+        headers = {"ts_request_sequence_id": name, "ts_request_sequence_token": f"t-{name}"}
+        headers["ts_request_step"] = str(number)
+        until = time.monotonic() + DEADLINE
+        while True:
+            try:
+                async with session.post(self._url, data=b"", headers=headers) as answer:
+                    text = await answer.text()
+                    if answer.status not in _RETRIED or time.monotonic() > until:
+                        return answer.status, text
+            except aiohttp.ClientError:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(_AGAIN)
+
+
+def _restart_server(server: RunningServer) -> None:
+    starts = server.log().count("Model server started.")
+    assert server.terminate() == 0
+    server.launch()
+    eventually(lambda: server.log().count("Model server started.") > starts, "it was restarted")
+    server.wait_ready()
+
+
+def _restart_workers(server: RunningServer) -> None:
+    answer = requests.put(f"{server.management}/models/counting/1.0/restart", timeout=DEADLINE)
+    assert answer.json()["state"] == "done", answer.text
+
+
+async def _run(server: RunningServer, report: Report, large: int, rounds: int) -> None:
+    clients = Clients(f"{server.inference}/predictions/counting", report, large)
+    clients.during("before")
+    report.seconds["before"] = 3 * _PACE
+    running = asyncio.create_task(clients.run())
+    await asyncio.sleep(report.seconds["before"])
+    events = {
+        "a worker less": lambda: server.scale("counting", 1),
+        "a worker more": lambda: server.scale("counting", 2),
+        "workers restarted": lambda: _restart_workers(server),
+        "server restarted": lambda: _restart_server(server),
+    }
+    try:
+        for number in range(rounds):
+            for what, event in events.items():
+                name = f"{what}, {number + 1}"
+                clients.during(name)
+                began = time.monotonic()
+                await asyncio.to_thread(event)
+                report.seconds[name] = time.monotonic() - began
+                await asyncio.sleep(2 * _PACE)
+    finally:
+        clients.over = True
+        await running
+
+
+def run(sessions: int, large: int, rounds: int) -> Report:
+    """Let workers and the server come and go, under so many sessions, some of them ``large``."""
+    report = Report(sessions)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        folder = model_folder(Path(directory), "counting", HANDLER, CONFIG)
+        with RunningServer({"counting": folder}, {"drain_timeout": 1}) as server:
+            server.wait_ready()
+            asyncio.run(_run(server, report, large, rounds))
+            if report.wrong:
+                print(server.story()[-5000:], file=sys.stderr)
+    return report
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=1_000)
+    parser.add_argument("--large", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=2)
+    given = parser.parse_args()
+    found = run(given.sessions, given.large, given.rounds)
+    print(found, *found.wrong[:20], sep="\n")
+    sys.exit(bool(found.wrong))
