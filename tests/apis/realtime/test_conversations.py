@@ -279,8 +279,12 @@ async def test_a_server_that_shuts_down_finishes_the_response(start: Start) -> N
         await closing
 
 
-def short_of(room: int) -> FakeModel:
-    """A chat model that takes so many messages."""
+OWN = {"message": "The conversation is too long.", "param": "messages", "code": "context_length_exceeded"}
+VLLM = {"message": "This model's maximum context length is 4 tokens.", "type": "BadRequestError", "code": 400}
+
+
+def short_of(room: int, error: dict[str, Any] = OWN) -> FakeModel:
+    """A chat model that takes so many messages, and refuses more with this error."""
     model = chat_model(repeat)
 
     def behave(call: Submitted) -> None:
@@ -288,15 +292,15 @@ def short_of(room: int) -> FakeModel:
         if len(asked["messages"]) <= room:
             answer(call, repeat(asked))
             return
-        details = json.dumps({"param": "messages", "code": "context_length_exceeded"}).encode()
-        call.part(details, status=400, error="The conversation is too long.")
+        call.part(json.dumps({"error": error}).encode(), status=400)
 
     model.behave = behave
     return model
 
 
-async def test_a_conversation_that_is_too_long_loses_its_oldest_items(listen: Open) -> None:
-    model = short_of(4)
+@pytest.mark.parametrize("error", [OWN, VLLM], ids=["own", "vllm"])
+async def test_a_conversation_that_is_too_long_loses_its_oldest_items(listen: Open, error: dict[str, Any]) -> None:
+    model = short_of(4, error)
     client = await listen(model, query=QUERY)
     assert client.created["session"]["truncation"] == "auto"
     content = [{"type": "input_text", "text": "question"}]
@@ -332,7 +336,8 @@ async def test_a_conversation_that_may_not_be_truncated_fails(listen: Open) -> N
     assert (await answered(client))["status"] == "completed"
     await ask(client, "two")
     response = await answered(client)
-    assert (response["status"], response["status_details"]["error"]["type"]) == ("failed", "invalid_request_error")
+    about = {"type": "invalid_request_error", "code": "context_length_exceeded", "param": None}
+    assert response["status_details"]["error"] == about | {"message": "The conversation is too long."}
     limits = {"type": "retention_ratio", "retention_ratio": 0.5, "token_limits": {"post_instructions": 100}}
     wrong = ({"truncation": "some"}, {"truncation": {**limits, "token_limits": None, "retention_ratio": 2}})
     for given, param in zip((*wrong, {"truncation": limits}), ("", ".retention_ratio", ".token_limits"), strict=True):

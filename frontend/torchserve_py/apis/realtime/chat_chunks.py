@@ -6,9 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+from torchserve_py.endpoints.failures import Failure, handler_failure
+
 _DONE: Final = b"[DONE]"
 #: Bytes that an event of the stream can have.
 _MOST: Final = 16 << 20
+#: How much of a refusal is shown.
+_SHOWN: Final = 1000
 
 
 class BadAnswer(Exception):
@@ -69,6 +73,25 @@ class Chunk(msgspec.Struct):
     def finish_reason(self) -> str | None:
         """Why the answer ends, if it does."""
         return self.choices[0].finish_reason if self.choices else None
+
+
+class _Error(msgspec.Struct):
+    message: str
+    code: str | int | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error
+
+
+def refusal_in(status: int, body: bytes | bytearray) -> Failure:
+    """Return the failure in an answer with an error status: an error of OpenAI's form, or any text."""
+    try:
+        error = msgspec.json.decode(body, type=_Refusal).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return handler_failure(status, bytes(body[:_SHOWN]).decode("utf-8", "replace"))
+    failure = handler_failure(status, error.message[:_SHOWN])
+    return failure._replace(cause=error.code) if isinstance(error.code, str) else failure
 
 
 class ChatChunks:

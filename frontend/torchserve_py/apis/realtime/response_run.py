@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from torchserve_py.apis.realtime.chat_chunks import BadAnswer, CallPiece, ChatChunks, Chunk, Usage
+from torchserve_py.apis.realtime.chat_chunks import BadAnswer, CallPiece, ChatChunks, Chunk, Usage, refusal_in
 from torchserve_py.apis.realtime.client_events import BadEvent
 from torchserve_py.apis.realtime.conversation_config import ResponseRequest
 from torchserve_py.apis.realtime.conversation_events import ConversationEvents
@@ -33,7 +33,7 @@ from torchserve_py.apis.realtime.server_events import Event, error_of
 from torchserve_py.apis.realtime.session_config import described_format
 from torchserve_py.apis.realtime.spoken_sentence import SpokenSentence
 from torchserve_py.endpoints.client_call import ClientCall
-from torchserve_py.endpoints.failures import EndpointError, Failure, handler_failure
+from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.net.running_time import running_time
 
 T = TypeVar("T")
@@ -375,8 +375,7 @@ class _ChatStream:
         """Return what comes next. Raises EndpointError: the call has failed; BadAnswer: it is no chat completion."""
         part = await self._call.next_usable()
         if part.status >= _BAD_REQUEST:
-            text = bytes(part.body[:1000]).decode("utf-8", "replace")
-            raise EndpointError(handler_failure(part.status, text))
+            raise EndpointError(refusal_in(part.status, part.body))
         chunks = self._chunks.read(part.body)
         self.has_begun = True
         self.is_over = not part.more
@@ -391,7 +390,7 @@ class _ChatStream:
 
 def _is_too_long(failure: Failure) -> bool:
     """Return whether a chat model has refused a conversation because of its length, as vLLM's and our own word it."""
-    return b"context_length_exceeded" in failure.details or "maximum context length" in failure.message
+    return failure.cause == "context_length_exceeded" or "maximum context length" in failure.message
 
 
 def _look_at(done: asyncio.Future[Any]) -> None:
