@@ -29,6 +29,7 @@ SENTENCES = (
     "there is a man in the house",
     "it was a very long day",
 )
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 FAILED = "conversation.item.input_audio_transcription.failed"
 CONFIG = """
 openai: true
@@ -247,7 +248,8 @@ def test_a_conversation_resumes_after_the_connection_its_workers_and_the_server(
         answer = until(connection, "response.done")[-1].response.output[0]
         connection.conversation.item.truncate(item_id=answer.id, content_index=0, audio_end_ms=0)
         until(connection, "conversation.item.truncated")
-        first: Any = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "zero"}]}
+        content: Any = [{"type": "input_text", "text": "zero"}, PICTURE]
+        first: Any = {"type": "message", "role": "user", "content": content}
         connection.conversation.item.create(item=first, previous_item_id="root")
         until(connection, "conversation.item.done")
     listed = client.conversations.items.list(conversation_id, order="asc").data
@@ -262,6 +264,7 @@ def test_a_conversation_resumes_after_the_connection_its_workers_and_the_server(
         events = [connection.recv() for _ in range(1 + 2 * len(listed))]
         items = [event.item for event in events if event.type == "conversation.item.done"]
         assert [texts(item) for item in items] == [texts(item) for item in listed]
+        assert items[0].content[1].image_url == PICTURE["image_url"]
         assert say_in_text(connection, "two") == "You said two."
     with client.realtime.connect(model="chat", extra_query=query | {"after": items[-1].id}) as other:
         events = [other.recv() for _ in range(5)]

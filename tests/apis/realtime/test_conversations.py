@@ -217,7 +217,7 @@ async def test_a_response_that_fails_and_one_that_is_cut(listen: Open) -> None:
         (
             {
                 "type": "conversation.item.create",
-                "item": {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "data:"}]},
+                "item": {"type": "message", "role": "user", "content": [{"type": "input_file", "file_data": "data:"}]},
             },
             "invalid_value",
             "item.content[0].type",
@@ -343,3 +343,20 @@ async def test_a_conversation_that_may_not_be_truncated_fails(listen: Open) -> N
     for given, param in zip((*wrong, {"truncation": limits}), ("", ".retention_ratio", ".token_limits"), strict=True):
         await client.send("session.update", session={"type": "realtime", **given})
         assert (await client.error())["param"] == f"session.truncation{param}"
+
+
+async def test_a_picture_goes_to_the_chat_model(listen: Open) -> None:
+    model = chat_model(lambda asked: ["A cat."])
+    client = await listen(model, query=QUERY)
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    content = [{"type": "input_text", "text": "What is this?"}, picture]
+    await client.send("conversation.item.create", item={"type": "message", "role": "user", "content": content})
+    events = await client.events("conversation.item.done")
+    assert events[-1]["item"]["content"][1] == {**picture, "detail": "auto"}
+    await client.send("response.create")
+    await answered(client)
+    shown = {"type": "image_url", "image_url": {"url": picture["image_url"], "detail": "auto"}}
+    assert messages_of(model) == [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, shown]}]
+    wrong = {"type": "input_image", "image_url": "https://example.invalid/cat.png"}
+    await client.send("conversation.item.create", item={"type": "message", "role": "user", "content": [wrong]})
+    assert (await client.error())["param"] == "item.content[0].image_url"

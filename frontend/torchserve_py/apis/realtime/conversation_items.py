@@ -18,10 +18,12 @@ _MOST_BYTES: Final = 16 << 20
 _MESSAGE: Final = "message"
 _CALL: Final = "function_call"
 _OUTPUT: Final = "function_call_output"
-#: The types of content that a client can give the messages of a role, and the member of each that has the text.
+#: The type of content that is a picture.
+IMAGE: Final = "input_image"
+#: The types of content that a client can give the messages of a role, and the member of each that says what it is.
 _CONTENT: Final[Mapping[str, Mapping[str, str]]] = {
     "system": {"input_text": "text"},
-    "user": {"input_text": "text", "input_audio": "transcript"},
+    "user": {"input_text": "text", "input_audio": "transcript", IMAGE: "image_url"},
     "assistant": {"output_text": "text", "text": "text", "output_audio": "transcript"},
 }
 
@@ -62,6 +64,11 @@ class Item:
     def text(self) -> str:
         """The words of a message."""
         return " ".join(filter(None, (part.get("text") or part.get("transcript") for part in self.members["content"])))
+
+    @property
+    def images(self) -> list[dict[str, Any]]:
+        """The pictures of a message: their parts."""
+        return [part for part in self.members["content"] if part["type"] == IMAGE]
 
     @property
     def seconds(self) -> float:
@@ -164,10 +171,15 @@ def _part(given: dict[str, Any], known: Mapping[str, str], place: int) -> dict[s
     text = given.get(member)
     if not isinstance(text, str):
         raise BadEvent(f"{param}.{member} is {text!a}; it is a text.", "invalid_value", f"{param}.{member}")
-    if unknown := given.keys() - {"type", "audio", "text", "transcript"}:
+    if unknown := given.keys() - {"type", "audio", "text", "transcript", "image_url", "detail"}:
         name = f"{param}.{min(unknown)}"
         raise BadEvent(f"{name} is not supported.", "unknown_parameter", name)
-    return {"type": kind, member: text}
+    if kind != IMAGE:
+        return {"type": kind, member: text}
+    if not text.startswith("data:image/"):
+        message = f"{param}.image_url: {text[:100]!a}; a data URI is right: data:image/png;base64,…"
+        raise BadEvent(message, "invalid_value", f"{param}.image_url")
+    return {"type": kind, member: text, "detail": str(given.get("detail") or "auto")}
 
 
 class Conversation:
@@ -257,7 +269,7 @@ def newest(items: Sequence[Item], share: float) -> Sequence[Item]:
 
 
 def as_messages(instructions: str, items: Iterable[Item]) -> list[dict[str, Any]]:
-    """Return items as the messages of a chat completion; messages without words are left out."""
+    """Return items as the messages of a chat completion; messages without words or pictures are left out."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
     for item in items:
         members = item.members
@@ -269,6 +281,14 @@ def as_messages(instructions: str, items: Iterable[Item]) -> list[dict[str, Any]
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
             messages[-1].setdefault("tool_calls", []).append(call)
+        elif item.images:
+            messages.append({"role": members["role"], "content": [_content_part(part) for part in members["content"]]})
         elif item.text:
             messages.append({"role": members["role"], "content": item.text})
     return messages
+
+
+def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["type"] == IMAGE:
+        return {"type": "image_url", "image_url": {"url": part["image_url"], "detail": part["detail"]}}
+    return {"type": "text", "text": part.get("text") or part.get("transcript") or ""}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Self
 
 from torchserve_py.apis.openai.background_runs import BackgroundResponse
-from torchserve_py.apis.realtime.conversation_items import Conversation, Item
+from torchserve_py.apis.realtime.conversation_items import IMAGE, Conversation, Item
 from ts.apis.openai.openai_calls import ResponsesCall
 
 #: Items of a page of the list.
@@ -78,15 +78,19 @@ def _plain(item: Item) -> dict[str, Any]:
     part: dict[str, Any] = {"type": _TEXTS.get(role, "input_text"), "text": item.text}
     if role == "assistant":
         part["annotations"] = []
-    return {**about, "role": role, "content": [part]}
+    return {**about, "role": role, "content": [part, *item.images]}
 
 
 def _item(kept: dict[str, Any]) -> Item:
     """Return an item of Conversations as one of a session."""
     members = {name: value for name, value in kept.items() if name not in ("id", "type", "status")}
     if kept["type"] == "message":
-        content = [{"type": part["type"], "text": part["text"]} for part in kept["content"] if "text" in part]
-        members = {"role": kept["role"], "content": content}
+        members = {"role": kept["role"], "content": [_part(part) for part in kept["content"]]}
     item = Item(kept["type"], members, kept["id"])
     item.status = kept.get("status") or "completed"
     return item
+
+
+def _part(kept: dict[str, Any]) -> dict[str, Any]:
+    names = ("type", "image_url", "detail") if kept["type"] == IMAGE else ("type", "text")
+    return {name: kept[name] for name in names}
