@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,13 @@ def never(call: Try) -> None:
     pass
 
 
+def runnable(names: Iterable[str], attempts: int = 1, timeout_ms: int = 60000) -> dict[str, RunnableNode]:
+    settings = NodeSettings(
+        min_workers=1, max_workers=1, batch_size=1, max_batch_delay_ms=0, attempts=attempts, timeout_ms=timeout_ms
+    )
+    return {name: RunnableNode(Node(name, None, settings), name, "1.0") for name in names}
+
+
 async def run(edges: dict[str, list[str]], models: FakeModels, *, attempts: int = 1, timeout_ms: int = 60000) -> bytes:
     """Return the whole answer."""
     return b"".join([part.body async for part in parts(edges, models, attempts, timeout_ms)])
@@ -85,10 +92,7 @@ async def parts(
     edges: dict[str, list[str]], models: FakeModels, attempts: int = 1, timeout_ms: int = 60000
 ) -> AsyncIterator[Part]:
     dag = Dag(edges)
-    settings = NodeSettings(
-        min_workers=1, max_workers=1, batch_size=1, max_batch_delay_ms=0, attempts=attempts, timeout_ms=timeout_ms
-    )
-    nodes = {name: RunnableNode(Node(name, None, settings), name, "1.0") for name in dag.parents}
+    nodes = runnable(dag.parents, attempts, timeout_ms)
     async with asyncio.timeout(60):
         async for part in execute(dag, nodes, models, REQUEST):
             yield part
@@ -156,6 +160,14 @@ async def test_a_stream_that_has_begun_is_not_tried_again() -> None:
     with pytest.raises(NodeFailed) as error:
         await anext(answer)
     assert (error.value.cause, len(models["m"].calls)) == (Cause.worker_died, 1)
+
+
+async def test_a_reader_that_leaves_a_stream_cancels_it() -> None:
+    models = FakeModels({"m": FakeModel(lambda call: call.answer(b"one,", more=True))})
+    answer = execute(Dag({"m": []}), runnable(["m"]), models, REQUEST)
+    assert (await anext(answer)).body == b"one,"
+    await answer.aclose()
+    assert models["m"].cancelled == [models["m"].calls[0].call]
 
 
 async def test_a_failed_try_is_repeated_as_often_as_said() -> None:

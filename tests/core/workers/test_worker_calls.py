@@ -25,6 +25,7 @@ class Bench:
     def __init__(self) -> None:
         self.made: list[ModelCall] = []
         self.cancelled = 0
+        self.closed = 0
         self.go = asyncio.Event()
         self.sent: list[list[Any]] = []
         self.calls = WorkerCalls(self._call, self._send)
@@ -42,8 +43,12 @@ class Bench:
         if call.function == "broken":
             raise KeyError
         if call.function == "stream":
-            yield CallOutcome(200, "text/plain", b"one", more=True)
-            yield CallOutcome(200, "text/plain", b"two", more=True)
+            try:
+                yield CallOutcome(200, "text/plain", b"one", more=True)
+                yield CallOutcome(200, "text/plain", b"two", more=True)
+            except GeneratorExit:
+                self.closed += 1
+                raise
         yield CallOutcome(200, "text/plain", b"done")
 
     def _send(self, buffers: list[Buffer]) -> None:
@@ -96,6 +101,18 @@ async def test_each_part_of_a_stream_waits_until_the_one_before_is_used() -> Non
     assert bench.sent[-1] == [CALLED, 1, 200, "text/plain", b"done", None, False]
     bench.receive(NEXT_PART, 1)
     assert bench.sent[-1] == [CALLED, 1, 499, "", b"", "the request that makes the call is over", False]
+
+
+async def test_a_stream_ends_with_its_job() -> None:
+    bench = Bench()
+    bench.go.set()
+    bench.call(1, "stream")
+    await turns()
+    assert (bench.sent[-1][4], bench.closed) == (b"one", 0)
+    assert bench.job.on_end is not None
+    bench.job.on_end(ENDED, None)
+    await turns()
+    assert (bench.sent[-1][2], bench.closed) == (499, 1)
 
 
 async def test_calls_end_with_their_job() -> None:
