@@ -64,9 +64,9 @@ async def test_a_request_that_is_kept_keeps_no_body(tmp_path: Path, monkeypatch:
     kept: list[HttpRequest] = []
     note = ended_requests.EndedRequests.note
 
-    def keep(self: ended_requests.EndedRequests, request: HttpRequest, status: int, *, is_whole: bool) -> None:
+    def keep(self: ended_requests.EndedRequests, request: HttpRequest, *, is_whole: bool) -> None:
         kept.append(request)
-        note(self, request, status, is_whole=is_whole)
+        note(self, request, is_whole=is_whole)
 
     monkeypatch.setattr(ended_requests.EndedRequests, "note", keep)
     answering = Answering(tmp_path)

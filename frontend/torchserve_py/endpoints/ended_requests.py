@@ -33,11 +33,11 @@ class EndedRequests:
         self._names_ids = False
         self._requests: list[HttpRequest] = []
 
-    def note(self, request: HttpRequest, status: int, *, is_whole: bool) -> None:
+    def note(self, request: HttpRequest, *, is_whole: bool) -> None:
         """Keep a request that is over now until `fold`; ``is_whole``: its answer was sent as a whole."""
         if not self._requests:
             self._begin()
-        request.status, request.is_whole = status, is_whole
+        request.is_whole = is_whole
         request.at, request.seconds = time.time(), request.connection.loop.time() - request.arrived
         request.ids = request.named() if self._names_ids else _NO_IDS
         self._requests.append(request)

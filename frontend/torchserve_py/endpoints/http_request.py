@@ -317,7 +317,7 @@ class HttpRequest(Request):
             # In a later turn: the dispatcher may be calling this.
             asyncio.get_running_loop().call_soon(call.cancel)
         if self.stage is not OVER:
-            self._application.ended.note(self, self.status, is_whole=is_whole)
+            self._application.ended.note(self, is_whole=is_whole)
         self.finish()
 
     def named(self) -> Mapping[str, str | None]:
@@ -347,5 +347,6 @@ class HttpRequest(Request):
         task, self._task = self._task, None  # a cancelled task refers to this
         if task is not None:
             task.cancel()
-        status = self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED
-        self._application.ended.note(self, status, is_whole=False)
+        if self.status != _SWITCHING_PROTOCOLS:
+            self.status = STATUS_CANCELLED
+        self._application.ended.note(self, is_whole=False)
