@@ -82,7 +82,7 @@ class RequestProcessor:
         if value is None:
             value = headers.get(key.encode())
             if value is None:
-                value = self._less_usual_header(key)
+                value = self._less_usual_header(key, headers)
         return _text(value) if type(value) is bytes else value
 
     def get_headers_by_name(self) -> Mapping[Any, Any]:
@@ -166,13 +166,12 @@ class RequestProcessor:
         self._reason_phrase = None
         self._response_header = None
 
-    def _less_usual_header(self, key: str) -> Any:
-        """Return a pseudo header, or the last header whose name differs only in case."""
+    def _less_usual_header(self, key: str, names: Mapping[Any, Any]) -> Any:
+        """Return a pseudo header, or the last header whose name, one of ``names``, differs only in case."""
         if self._request_header is None:
             for name, _ in self._value_types:
                 if name == key:
                     return self._build_request_header()[key]
-        names = self.get_headers_by_name()
         if len(key) not in map(len, names):  # as nearly always where a header is not there
             return None
         folded = key.lower(), key.lower().encode()
