@@ -151,13 +151,10 @@ def part_of(row: Any) -> Part:
     """
     if type(row) is not list or not row or type(row[0]) is not str:
         raise ValueError("a result row must be an array that begins with the id of a job")
-    problem: str | None
-    if tuple(map(type, row)) not in _SHAPES:
-        problem = _problem_of_shape(row)
-    elif row[_HEAD] == _USUAL_HEAD and row[_BEHIND_BODY] == _NOTHING_ELSE:
+    has_types = tuple(map(type, row)) in _SHAPES
+    if has_types and row[_HEAD] == _USUAL_HEAD and row[_BEHIND_BODY] == _NOTHING_ELSE:
         return _new(Part, row)
-    else:
-        problem = _problem(row)
+    problem = _problem(row) if has_types else _problem_of_shape(row)
     if problem is None:
         if row[_NEWS] is not None:
             row[_NEWS] = _new(SequenceNews, row[_NEWS])
