@@ -116,19 +116,21 @@ class SequenceCache(MutableMapping[str, Any]):
         return state
 
     def __setitem__(self, sequence_id: str, state: Any) -> None:
-        if self._stored and sequence_id not in self._running:
-            raise ValueError(
-                f"the state of {sequence_id!r} cannot be set now: with a store beneath the cache a state belongs to a"
-                " sequence, by the id that context.get_sequence_id returns, and changes in the steps of that sequence"
-            )
-        self.is_used = True
-        if sequence_id in self._running:
+        is_running = sequence_id in self._running
+        if self._stored:
+            if not is_running:
+                raise ValueError(
+                    f"the state of {sequence_id!r} cannot be set now: with a store beneath the cache a state belongs to"
+                    " a sequence, by the id that context.get_sequence_id returns, and changes in the steps of that"
+                    " sequence"
+                )
+            self._replaced.add(sequence_id)
+        elif is_running:
             self.copy_before_step(sequence_id)
+        self.is_used = True
         self._states[sequence_id] = state
         self._states.move_to_end(sequence_id)
-        if self._stored:
-            self._replaced.add(sequence_id)
-        else:
+        if not self._stored:
             self._lost.pop(sequence_id, None)
             self._make_room()
 

@@ -360,7 +360,8 @@ class StoredSteps(Steps):
         if not self._states.is_used:
             self._note_step_without_state()
         record, written, most_kept = lease.record, self._written, self._settings.kept
-        state, entries = (written.state(sequence_id), None) if written.are_whole else written.encode(lease, whole=whole)
+        are_whole = written.are_whole
+        state, entries = (written.state(sequence_id), None) if are_whole else written.encode(lease, whole=whole)
         first = record.last + 1
         new_ids = b""
         kept: list[KeptAnswer] = []
@@ -389,7 +390,7 @@ class StoredSteps(Steps):
         elif state is not None and written.keeps_states:
             log, has_log, dropped = written.kept(lease, first, state)
             state = None
-        elif has_log or not written.are_whole:
+        elif has_log or not are_whole:
             written.note_whole(lease, state)
         self._states.committed(sequence_id)
         return _new(Commit, (lease, state, "", kept, new_ids, first == 1, log, has_log, dropped))
