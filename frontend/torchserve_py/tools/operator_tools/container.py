@@ -33,8 +33,7 @@ from typing import Final, NoReturn
 
 from torchserve_py.base.settings.model_spec import holds_anything
 from torchserve_py.base.settings.properties import properties_text, read_properties
-from torchserve_py.core.archive.contract import TORCHSERVE
-from torchserve_py.core.archive.contracts import contract_of, telling_files
+from torchserve_py.core.archive.contracts import contract_of, known_contracts, telling_files
 from torchserve_py.core.archive.manifest import MANIFEST_PATH
 from torchserve_py.tools.operator_tools.sagemaker_variables import settings_of
 
@@ -225,7 +224,7 @@ def _has_only_weights(folder: Path) -> bool:
     names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
     if not any(name.endswith(_WEIGHTS) for name in names) or any(name.endswith(".py") for name in names):
         return False
-    return contract_of([*names, *telling_files(folder)], has_default_handler=True) == TORCHSERVE
+    return known_contracts()[contract_of([*names, *telling_files(folder)], has_default_handler=True)].handlers
 
 
 def configuration(start: Start, own: Path) -> str:
