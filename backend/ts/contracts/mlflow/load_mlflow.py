@@ -22,8 +22,8 @@ def load(
     """Load a model, see `ts.process.worker.load_model`. Raises LoadError: its worker's Python has no MLflow."""
     if importlib.util.find_spec("mlflow") is None:
         raise LoadError(
-            "A model in MLflow's format needs the package mlflow, which its worker's Python does not have: "
-            "pip install 'torchserve-py[mlflow]'"
+            "A model in MLflow's format needs the package mlflow, which its worker's Python does not have: pip install"
+            " mlflow, or let the server install the model's requirements (install_py_dep_per_model)"
         )
     load["handler"], load["envelope"] = _HANDLER, None
     return load_handler(load, connection, heartbeat, MlflowRuntime)

@@ -11,5 +11,4 @@ MLFLOW: Final = Contract(
     unless_handler=True,
     batches=True,
     own_routes=True,
-    packages=("mlflow",),
 )
