@@ -159,9 +159,9 @@ def test_the_installed_commands_name_their_version(environment: Path) -> None:
 
 
 def test_the_wheel_has_the_examples_of_the_pages(environment: Path, tmp_path: Path) -> None:
-    run(environment / "bin" / "torchserve-py", "example", "stateful", "gallery", directory=tmp_path)
-    for name in ("stateful", "gallery"):
-        sources = [path for path in (ROOT / "handlers" / name).rglob("*.*") if "__pycache__" not in path.parts]
+    run(environment / "bin" / "torchserve-py", "example", "stateful", "gallery", "deploy", directory=tmp_path)
+    for name in ("handlers/stateful", "handlers/gallery", "deploy/chart", "deploy/prometheus", "deploy/grafana"):
+        sources = [path for path in (ROOT / name).rglob("*.*") if "__pycache__" not in path.parts]
         assert sources
         for path in sources:
             assert (tmp_path / path.relative_to(ROOT)).read_bytes() == path.read_bytes()

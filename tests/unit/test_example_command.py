@@ -29,6 +29,16 @@ def test_all_examples_can_be_written_and_again(folder: Path) -> None:
     assert not list(folder.rglob("__pycache__"))
 
 
+def test_the_files_that_deploy_the_server_are_written(folder: Path) -> None:
+    assert main(["example", "deploy"]) == 0
+    written = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    root = HANDLERS.parent
+    assert written == {path.relative_to(root) for path in (root / "deploy").rglob("*.*") if path.is_file()} - {
+        Path("deploy/container.properties")
+    }
+    assert (folder / "deploy/chart/Chart.yaml").read_bytes() == (root / "deploy/chart/Chart.yaml").read_bytes()
+
+
 def test_a_changed_file_stays_and_nothing_else_of_its_example_is_written(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,7 +55,7 @@ def test_an_unknown_name_is_answered_with_those_that_there_are(capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(["example", "durabel"])
     assert ended.value.code == 2
-    assert "'durabel' (choose from 'chat', 'durable'" in capsys.readouterr().err
+    assert "'durabel' (choose from 'chat', 'deploy', 'durable'" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,11 @@ def test_every_package_is_distributed() -> None:
         for init in root.rglob("__init__.py")
     }
 
-    assert set(metadata()["options"]["packages"].split()) == {*found, "torchserve_py.example_models"}
+    assert set(metadata()["options"]["packages"].split()) == {
+        *found,
+        "torchserve_py.deploy_files",
+        "torchserve_py.example_models",
+    }
 
 
 def test_every_command_exists() -> None:
