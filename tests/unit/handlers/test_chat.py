@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.handlers.chat_server import CHAT, Server
-from tests.unit.handlers.conftest import HANDLERS, load_module
+from tests.unit.handlers.conftest import HANDLERS, FakeContext, load_module
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
