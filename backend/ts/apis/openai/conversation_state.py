@@ -107,7 +107,7 @@ class ConversationState(LogState):
     @property
     def latest(self) -> str | None:
         """The response that a further one continues in this sequence; None if there is none, or a conversation."""
-        return next(reversed([*self.responses]), None) if self.conversation is None else None
+        return next(reversed(self.responses), None) if self.conversation is None else None
 
     def response(self, response_id: str) -> dict[str, Any]:
         """Return a response. Raises RowFailure: there is none."""

@@ -155,23 +155,27 @@ def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
         if kind == "reasoning":
             thought += "".join(part["text"] for part in item["content"])
             continue
-        if kind == COMPACTION:
-            messages.append(message_of(item))
-        elif kind == "function_call_output":
-            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
-        elif kind == "message" and item["role"] != "assistant":
-            messages.append({"role": item["role"], "content": _content(item["content"])})
+        if kind == "function_call":
+            if not messages or messages[-1]["role"] != "assistant" or thought:
+                messages.append({"role": "assistant", "content": None})
+            messages[-1].setdefault("tool_calls", []).append(_tool_call(item))
         else:
-            is_call = kind == "function_call"
-            if not is_call or not messages or messages[-1]["role"] != "assistant" or thought:
-                content = None if is_call else "".join(part.get("text", "") for part in item["content"])
-                messages.append({"role": "assistant", "content": content})
-            if thought:
+            messages.append(_message_of(item))
+        if thought:  # that of an answer which was cut off before its text belongs to no other message
+            if messages[-1]["role"] == "assistant":
                 messages[-1]["reasoning"] = thought
-            if is_call:
-                messages[-1].setdefault("tool_calls", []).append(_tool_call(item))
-        thought = ""  # of an answer that was cut off before its text, it belongs to no later one
+            thought = ""
     return messages
+
+
+def _message_of(item: Item) -> dict[str, Any]:
+    kind = item["type"]
+    if kind == "message":
+        content, role = item["content"], item["role"]
+        return {"role": role, "content": _joined(content) if role == "assistant" else _content(content)}
+    if kind == COMPACTION:
+        return message_of(item)
+    return {"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])}
 
 
 def _tool_call(item: Item) -> dict[str, Any]:
@@ -184,9 +188,14 @@ def _content(parts: Any) -> Any:
     """Return the content of a message: a text if it has nothing else."""
     if isinstance(parts, str):
         return parts
-    if all(part["type"] == "input_text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return [_content_part(part) for part in parts]
+    if any([part["type"] != "input_text" for part in parts]):  # noqa: C419 - a list is faster for a part or two
+        return [_content_part(part) for part in parts]
+    return _joined(parts)
+
+
+def _joined(parts: list[Mapping[str, Any]]) -> str:
+    """Return the texts of parts: nearly always there is one, and a history has hundreds of messages."""
+    return parts[0].get("text", "") if len(parts) == 1 else "".join([part.get("text", "") for part in parts])
 
 
 def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
