@@ -106,6 +106,11 @@ class Server:
         """Resident memory of all its processes together, in bytes."""
         return sum(process.memory_info().rss for process in self._processes())
 
+    def processor_seconds(self) -> float:
+        """The processor time that all its processes together have taken so far."""
+        times = [process.cpu_times() for process in self._processes()]
+        return sum(each.user + each.system for each in times)
+
     def frontend(self) -> psutil.Process:
         """The process that clients talk to."""
         return self._processes()[0]

@@ -1,4 +1,4 @@
-"""The time to the answer of turn n of a conversation: with a memory, without one, and on TorchServe.
+"""What turn n of a conversation costs in processor time: with a memory, without one, and on TorchServe.
 
     scripts/install-torchserve; .torchserve-venv/bin/pip install transformers
     python -m benchmarks.turns [--rounds 3] [--turns 50] [--torchserve-venv FOLDER]
@@ -6,7 +6,8 @@
 Each turn has 20 words of a question and 20 of an answer. handlers/chat gets the question, and keeps the conversation in
 a file; the others get the whole conversation each time, with the same model and Transformers' own `generate`. All
 servers are up and warm, with one worker and one thread for the model; while one is measured the others are suspended.
-Medians of the rounds.
+Medians of the rounds. The processor time is that of all processes of a server, so other programs hardly matter.
+TorchServe is left out if it is not installed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,16 +82,12 @@ def main() -> None:
             {"batchSize": 1, "responseTimeout": 120, "handler": {"model_path": str(model), "max_tokens": WORDS}},
             Probe("/predictions/history", b"w1", bool, {"content-type": "text/plain"}),
         )
-        ours, theirs = launchers.this_server(sys.executable), launchers.torchserve(options.torchserve_venv)
-        one_thread = {"OMP_NUM_THREADS": "1"}
-        for each in (ours, theirs):
-            each.environment.update(one_thread)
-        servers = {
-            "with a memory": Server(ours, Chat(model)),
-            "without": Server(ours, stateless),
-            "TorchServe": Server(theirs, stateless),
-        }
+        ours = launchers.this_server(sys.executable)
+        servers = {"with a memory": Server(ours, Chat(model)), "without": Server(ours, stateless)}
+        if options.torchserve_venv.is_dir():
+            servers["TorchServe"] = Server(launchers.torchserve(options.torchserve_venv), stateless)
         for server in servers.values():
+            server.launcher.environment["OMP_NUM_THREADS"] = "1"
             stack.enter_context(server)
             server.suspend()
         taken: dict[str, list[list[float]]] = {name: [] for name in servers}
@@ -127,7 +123,7 @@ def write_model(folder: Path) -> None:
 
 
 def conversation(server: Server, turns: int, seed: int) -> list[float]:
-    """Return the seconds to the answer of each turn of a new conversation."""
+    """Return the processor time (seconds) of each turn of a new conversation."""
     words, history, seconds = random.Random(seed), list[str](), []
     remembers = isinstance(server.model, Chat)
     headers = {**server.model.probe.headers, **server.authorization}
@@ -137,11 +133,11 @@ def conversation(server: Server, turns: int, seed: int) -> list[float]:
     for turn in range(-1 if seed == 0 else 0, turns):
         question = words.choices(VOCABULARY[len(_MARKS) :], k=WORDS)
         sent = " ".join(question if remembers else [*history, "<user>", *question, "<end>", "<bot>"])
-        began = time.perf_counter()
+        before = server.processor_seconds()
         client.request("POST", server.model.probe.path, sent, headers)
         response = client.getresponse()
         answer = response.read().decode().split()
-        taken = time.perf_counter() - began
+        taken = server.processor_seconds() - before
         if response.status != 200 or len(answer) != WORDS:
             raise SystemExit(
                 f"{server.launcher.name}: {response.status}, {len(answer)} words: {' '.join(answer)[:200]}"
