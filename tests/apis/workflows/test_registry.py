@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
@@ -37,6 +38,7 @@ class FakeModels:
         self.requests: list[RegisterRequest] = []
         self.names: set[str] = set()
         self.broken: str | None = None
+        self.on_change: list[Callable[[], None]] = []
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
         assert request.model_name is not None
@@ -79,6 +81,7 @@ async def test_what_cannot_be_registered_at_the_start_is_tried_again(
     settings = Resolution(parse_flags([]), {}, tmp_path).settings()
     assert settings.of(WorkflowSettings).load_workflows == ("absent.war", "w.war")
     server = WorkflowRegistry(settings, models)  # type: ignore[arg-type]
+    assert server.saved == ("absent.war", "w.war")
     starting = asyncio.create_task(server.register_at_start())
     async with asyncio.timeout(60):
         while not server.workflows():
@@ -90,6 +93,22 @@ async def test_what_cannot_be_registered_at_the_start_is_tried_again(
         await server.unregister("w")
         await starting
     assert (server.failures, [each.url for each in server.workflows()]) == ({}, ["absent.war"])
+
+
+async def test_what_is_served_is_saved_for_a_later_start(
+    tmp_path: Path, registry: WorkflowRegistry, models: FakeModels
+) -> None:
+    saved: list[tuple[str, ...]] = []
+    models.on_change.append(lambda: saved.append(registry.saved))
+    await registry.register(RegisterRequest(url="w.war"))
+    await registry.register(RegisterRequest(url="w.war", model_name="other"))
+    await registry.unregister("w")
+    assert saved == [("w.war",), ("other=w.war", "w.war"), ("other=w.war",)]
+    store = tmp_path / "store"
+    (tmp_path / "config.properties").write_text(f"load_workflows={','.join(saved[1])}\nmodel_store={store}\n")
+    later = WorkflowRegistry(Resolution(parse_flags([]), {}, tmp_path).settings(), models)  # type: ignore[arg-type]
+    await later.register_at_start()
+    assert [(each.name, each.url) for each in later.workflows()] == [("other", "w.war"), ("w", "w.war")]
 
 
 def unpacked(tmp_path: Path) -> list[Path]:

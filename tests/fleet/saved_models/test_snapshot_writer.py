@@ -28,6 +28,7 @@ class Registry:
         self.models: list[SavedModel] = []
         self.not_loaded: list[ModelSpec] = []
         self.on_change: list[Callable[[], None]] = []
+        self.workflows: tuple[str, ...] = ()
 
     def saved_models(self) -> Sequence[SavedModel]:
         return list(self.models)
@@ -50,6 +51,7 @@ def make(home: Path, registry: Registry, **settings: Any) -> SnapshotWriter:
             model_store=home / "store", log_location=home / "logs", metrics_location=home / "logs", **settings
         ),
         registry,
+        lambda: registry.workflows,
     )
 
 
@@ -77,6 +79,13 @@ async def test_a_snapshot_is_written_at_the_start_after_changes_and_at_the_end(h
     writer.changed()
     await writer.close()
     assert occasions(home)[-1] == "shutdown"
+
+
+async def test_workflows_are_registered_again(home: Path, registry: Registry) -> None:
+    registry.workflows = ("look.war", "other=look.war")
+    await make(home, registry).started()
+    (snapshot,) = written(home)
+    assert "load_workflows=look.war,other=look.war\n" in snapshot.read_text()
 
 
 async def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(
@@ -187,7 +196,7 @@ async def test_every_setting_comes_back(home: Path, registry: Registry) -> None:
     before = Resolution(parse_flags(["--model-store", "store", "--ncs", "--dt", "--enable-model-api"]), {}, home)
     assert not before.errors
     settings = before.settings()
-    writer = SnapshotWriter(server_settings()(**{**vars(settings), "no_config_snapshots": False}), registry)
+    writer = SnapshotWriter(server_settings()(**{**vars(settings), "no_config_snapshots": False}), registry, lambda: ())
     await writer.started()
     after = Resolution(parse_flags([]), {}, home)
     assert not after.errors

@@ -17,7 +17,7 @@ from torchserve_py.apis.workflows.errors import (
 from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, execute
 from torchserve_py.apis.workflows.spec import Node
 from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
-from torchserve_py.base.settings.model_spec import is_url
+from torchserve_py.base.settings.model_spec import ModelSpec, is_url, parse_model_specs
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import DownloadPolicy
@@ -59,6 +59,8 @@ class WorkflowRegistry:
         self._serving = serving
         self._workflows: dict[str, Workflow] = {}
         self._coming: set[str] = set()
+        #: What of ``load_workflows`` is not registered yet.
+        self._waiting = list(settings.of(WorkflowSettings).load_workflows)
         #: Why an archive of ``load_workflows`` is not registered, by the archive.
         self.failures: dict[str, str] = {}
         self._changes = Changes()
@@ -100,19 +102,32 @@ class WorkflowRegistry:
 
     async def register_at_start(self) -> None:
         """Register those of ``load_workflows``; try again, each minute, what fails."""
-        waiting = list(self._settings.of(WorkflowSettings).load_workflows)
-        while waiting and not self._draining:
-            for url in list(waiting):
+        while self._waiting and not self._draining:
+            for text in list(self._waiting):
                 try:
-                    await self.register(RegisterRequest(url=url))
-                except (WorkflowError, ArchiveError, ModelError) as error:
-                    self.failures[url] = str(error)
-                    logger.error("Workflow %s is not registered, and tried again in a minute: %s", url, error)
+                    (spec,) = parse_model_specs(text)
+                    await self.register(RegisterRequest(url=spec.location, model_name=spec.name))
+                except (WorkflowError, ArchiveError, ModelError, ValueError) as error:
+                    self.failures[text] = str(error)
+                    logger.error("Workflow %s is not registered, and tried again in a minute: %s", text, error)
                 else:
-                    self.failures.pop(url, None)
-                    waiting.remove(url)
-            if waiting:
+                    self.failures.pop(text, None)
+                    self._waiting.remove(text)
+            if self._waiting:
                 await asyncio.sleep(_AGAIN)
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """The value of ``load_workflows`` with which a later server has the same workflows."""
+        specs = [
+            ModelSpec(
+                None if each.name == each.files.name else each.name,
+                each.url if each.files.downloaded is None else each.files.downloaded.name,
+            )
+            for each in self.workflows()
+        ]
+        served = [str(spec) for spec in specs]
+        return (*served, *(text for text in self._waiting if text not in served))
 
     async def unregister(self, name: str) -> None:
         """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.
@@ -122,6 +137,7 @@ class WorkflowRegistry:
         """
         workflow = self.get(name)
         del self._workflows[name]
+        self._changed()
         await self._changes.complete(self._remove(workflow))
 
     async def drain(self, limit: float) -> bool:
@@ -163,7 +179,12 @@ class WorkflowRegistry:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
             raise
         logger.info("Workflow %s is registered", name)
+        self._changed()
         return workflow
+
+    def _changed(self) -> None:
+        for each in self._serving.on_change:
+            each()
 
     @contextlib.contextmanager
     def _reserved(self, name: str) -> Iterator[None]:

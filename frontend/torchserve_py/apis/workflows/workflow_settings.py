@@ -19,7 +19,7 @@ class WorkflowSettings(SettingsSection):
         "the model store",
     )
     load_workflows: Annotated[tuple[str, ...], kinds.WORDS] = setting(
-        (), "workflow archives to register at start-up", "none"
+        (), "workflow archives to register at start-up, or name=archive", "none"
     )
 
     @classmethod

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from torchserve_py.apis.workflows.workflow_endpoints import workflows_of
 from torchserve_py.base.atomic_file import write_atomically
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.metrics.families import Family
@@ -55,7 +56,8 @@ Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
 async def write_snapshots(context: EndpointContext) -> None:
     """Write the first snapshot of a server, and further ones while it runs."""
-    writer = SnapshotWriter(context.settings, context.serving)
+    workflows = context.shared(workflows_of)
+    writer = SnapshotWriter(context.settings, context.serving, lambda: workflows.saved)
     context.work.append(writer)
     show_writer(context.metrics, writer)
     await writer.started()
@@ -71,14 +73,15 @@ def show_writer(metrics: ServerMetrics, writer: SnapshotWriter) -> None:
 class SnapshotWriter:
     """Writes the snapshots of one server, unless they are switched off; a failure is logged, and tried again.
 
-    `Serving` is asked in the event loop, and only there.
+    `Serving`, and ``workflows`` for the value of ``load_workflows``, are asked in the event loop, and only there.
 
     Attributes:
         is_behind: Whether the latest snapshot could not be written.
     """
 
-    def __init__(self, settings: Settings, serving: Serving) -> None:
+    def __init__(self, settings: Settings, serving: Serving, workflows: Callable[[], tuple[str, ...]]) -> None:
         self._settings = settings
+        self._workflows = workflows
         self._serving = serving
         serving.on_change.append(self.changed)
         self._folder = settings.log_location / SNAPSHOT_FOLDER
@@ -138,9 +141,10 @@ class SnapshotWriter:
 
     async def _write(self, occasion: Occasion) -> None:
         models, not_loaded = self._serving.saved_models(), tuple(self._serving.not_loaded)
+        workflows = self._workflows()
         try:
             path = await run_in_daemon_thread(
-                lambda: self._write_file(occasion, models, not_loaded), discard=lambda _: None
+                lambda: self._write_file(occasion, models, not_loaded, workflows), discard=lambda _: None
             )
         except (OSError, ValueError) as error:
             self.is_behind = True
@@ -154,7 +158,13 @@ class SnapshotWriter:
 
     # In a thread, one at a time.
 
-    def _write_file(self, occasion: Occasion, models: Sequence[SavedModel], not_loaded: Sequence[ModelSpec]) -> Path:
+    def _write_file(
+        self,
+        occasion: Occasion,
+        models: Sequence[SavedModel],
+        not_loaded: Sequence[ModelSpec],
+        workflows: tuple[str, ...],
+    ) -> Path:
         self._last_milliseconds = max(time.time_ns() // 1_000_000, self._last_milliseconds + 1)
         when = datetime.fromtimestamp(self._last_milliseconds / 1000)
         path = self._folder / f"{when:%Y%m%d%H%M%S}{self._last_milliseconds % 1000:03d}-{occasion}.cfg"
@@ -164,7 +174,7 @@ class SnapshotWriter:
         snapshot = Snapshot(path.name, self._last_milliseconds, placed, tuple(not_loaded))
         comment = f"# Written by torchserve-py {__version__}: what differs from the defaults, and the models.\n"
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, comment + properties_text(_entries(self._settings, snapshot)))
+        write_atomically(path, comment + properties_text(_entries(self._settings, snapshot, workflows)))
         for surplus in oldest_first(self._folder)[: -self._settings.of(SavedModelsSettings).snapshots_kept]:
             surplus.unlink(missing_ok=True)
         return path
@@ -183,9 +193,9 @@ def _restorable(url: str, model_store: Path) -> str:
     return f"{found}:{function}" if function else found
 
 
-def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _entries(settings: Settings, snapshot: Snapshot, workflows: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for name, source in sources().items():
-        value = getattr(settings, name)
+        value = workflows if name == "load_workflows" else getattr(settings, name)
         if source.in_file and name != "model_snapshot" and value != default_of(name, Path()):
             yield name, written(value)
     yield "model_snapshot", str(snapshot)
