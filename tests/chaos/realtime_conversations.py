@@ -35,6 +35,7 @@ from tests.chaos.disasters import is_ready
 from tests.chaos.outcome import tell
 from tests.e2e.running_server import HANDLERS, ROOT, RunningServer, eventually
 from tests.speech import VOICE, say
+from websockets.exceptions import ConnectionClosed
 
 from ts.handler_utils.audio import Resampler, encode_audio
 
@@ -182,7 +183,7 @@ class Microphone:
             piece, self._sound = self._sound[:size].ljust(size, b"\0"), self._sound[size:]
             if not self._sound:
                 self._said.set()
-            with contextlib.suppress(openai.OpenAIError, ConnectionError):  # the client has no room while it connects
+            with contextlib.suppress(openai.OpenAIError, ConnectionClosed):  # while it connects again
                 await self._connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
             next_at = max(next_at + PIECE, time.monotonic() - 1.0)
             await asyncio.sleep(max(0.0, next_at - time.monotonic()))
@@ -218,14 +219,13 @@ class Client:
             model="chat", on_reconnecting=self._resume, max_retries=100, max_delay=1.0
         ) as connection:
             microphone = Microphone(connection)
-            tasks = [asyncio.ensure_future(self._listen(connection, microphone))]
-            tasks.append(asyncio.ensure_future(microphone.run()))
-            try:
-                yield microphone
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:  # a failure of either ends the talk
+                tasks = [group.create_task(self._listen(connection, microphone)), group.create_task(microphone.run())]
+                try:
+                    yield microphone
+                finally:
+                    for task in tasks:
+                        task.cancel()
 
     def _resume(self, event: Any) -> Any:
         """Tell the client where to go on: behind the items that it has."""
@@ -431,6 +431,8 @@ async def _disturb(server: RunningServer, report: Report, program: Sequence[str]
         await killer.kill(target, "conversation")
         await killer.recovered()
     conversation_id, items = await reading
+    process.kill()
+    await process.wait()
     client = openai.AsyncOpenAI(base_url=f"{server.inference}/v1", api_key="none")
     stored = [item async for item in client.conversations.items.list(conversation_id, order="asc", limit=100)]
     report.items = len(stored)

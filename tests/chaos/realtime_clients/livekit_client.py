@@ -25,8 +25,9 @@ def tell(event: str, **about: Any) -> None:
     print(json.dumps({"event": event, **about}), flush=True)
 
 
-async def main(url: str, seconds: float, question: bytes) -> None:
-    model = openai.realtime.RealtimeModel(
+def model_of(url: str) -> Any:
+    """Return livekit's model, as an agent has it."""
+    return openai.realtime.RealtimeModel(
         base_url=f"{url}/v1",
         api_key="none",
         model="chat",
@@ -35,64 +36,76 @@ async def main(url: str, seconds: float, question: bytes) -> None:
         turn_detection=ServerVad(type="server_vad", create_response=True, interrupt_response=True),
         conn_options=APIConnectOptions(max_retry=100, retry_interval=0.5),
     )
-    session = model.session()
-    sound = bytearray()
-    answered, heard, conversation = asyncio.Event(), [""], [""]
-    tasks = set()
 
-    def note(event: Any) -> None:
+
+class Talk:
+    """A session, and what it tells."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.sound = bytearray()
+        self.answered = asyncio.Event()
+        self.conversation_id = self._heard = ""
+        self._tasks = set[asyncio.Future[None]]()
+        session.on("openai_server_event_received", self._note)
+        session.on("input_audio_transcription_completed", self._transcribed)
+        session.on("generation_created", self._created)
+        session.on("error", lambda error: tell("told", what=str(error.error)))
+        session.on("session_reconnected", lambda _: tell("told", what="reconnected"))
+
+    def _note(self, event: Any) -> None:
         if event.get("type") == "session.created":
-            conversation[0] = event["session"]["conversation_id"]
+            self.conversation_id = event["session"]["conversation_id"]
 
-    def transcribed(event: Any) -> None:
+    def _transcribed(self, event: Any) -> None:
         if event.is_final:
-            heard[0] = event.transcript
+            self._heard = event.transcript
 
-    def created(event: Any) -> None:
-        task = asyncio.ensure_future(answer(event))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+    def _created(self, event: Any) -> None:
+        task = asyncio.ensure_future(self._listen(event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def answer(event: Any) -> None:
+    async def _listen(self, event: Any) -> None:
         async for message in event.message_stream:
             texts = asyncio.ensure_future(collected(message.text_stream))
             size = sum([frame.samples_per_channel async for frame in message.audio_stream])
-            text = "".join(await texts).strip()
-            tell("answer", heard=heard[0].strip(), answer=text, seconds=size / RATE)
+            tell("answer", heard=self._heard.strip(), answer="".join(await texts).strip(), seconds=size / RATE)
             await asyncio.sleep(size / RATE)
-        answered.set()
+        self.answered.set()
 
-    async def collected(stream: Any) -> list[str]:
-        return [str(each) async for each in stream]
-
-    session.on("openai_server_event_received", note)
-    session.on("input_audio_transcription_completed", transcribed)
-    session.on("generation_created", created)
-    session.on("error", lambda error: tell("told", what=str(error.error)))
-    session.on("session_reconnected", lambda _: tell("told", what="reconnected"))
-
-    async def microphone() -> None:
+    async def speak(self) -> None:
+        """Send what is said, and silence in between."""
         while True:
-            piece = bytes(sound[: 2 * PIECE]).ljust(2 * PIECE, b"\0")
-            del sound[: 2 * PIECE]
-            session.push_audio(rtc.AudioFrame(piece, RATE, 1, PIECE))
+            piece = bytes(self.sound[: 2 * PIECE]).ljust(2 * PIECE, b"\0")
+            del self.sound[: 2 * PIECE]
+            self.session.push_audio(rtc.AudioFrame(piece, RATE, 1, PIECE))
             await asyncio.sleep(PIECE / RATE)
 
-    speaking = asyncio.ensure_future(microphone())
+
+async def collected(stream: Any) -> list[str]:
+    return [str(each) async for each in stream]
+
+
+async def main(url: str, seconds: float, question: bytes) -> None:
+    model = model_of(url)
+    talk = Talk(model.session())
+    speaking = asyncio.ensure_future(talk.speak())
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        answered.clear()
-        sound += question
+        talk.answered.clear()
+        talk.sound += question
         try:
-            await asyncio.wait_for(answered.wait(), 40)
+            await asyncio.wait_for(talk.answered.wait(), 40)
         except TimeoutError:
             tell("silence")
         await asyncio.sleep(1)
     await asyncio.sleep(5)
     speaking.cancel()
-    items = [[each.id, each.role, each.text_content or ""] for each in session.chat_ctx.items if each.type == "message"]
-    tell("items", conversation_id=conversation[0], items=items)
-    await session.aclose()
+    messages = [each for each in talk.session.chat_ctx.items if each.type == "message"]
+    items = [[each.id, each.role, each.text_content or ""] for each in messages]
+    tell("items", conversation_id=talk.conversation_id, items=items)
+    await talk.session.aclose()
     await model.aclose()
 
 

@@ -98,8 +98,8 @@ def look_at_sessions() -> list[str]:
     return ids
 
 
-async def main(url: str, seconds: float, question: bytes) -> None:
-    conversations = look_at_sessions()
+def service_of(url: str) -> OpenAIRealtimeLLMService:
+    """Return pipecat's service, as its own examples have it."""
     heard = AudioInput(
         transcription=InputAudioTranscription(),
         turn_detection=SemanticTurnDetection(),
@@ -110,66 +110,81 @@ async def main(url: str, seconds: float, question: bytes) -> None:
         system_instruction="You are a parrot.",
     )
     address = f"{url.replace('http', 'ws', 1)}/v1/realtime"
-    service = OpenAIRealtimeLLMService(api_key="none", base_url=address, settings=settings)
-    context = LLMContext([{"role": "user", "content": "greetings"}])
-    pair = LLMContextAggregatorPair(context)
-    ear = Ear()
-    worker = PipelineWorker(
-        Pipeline([pair.user(), Before(ear), service, ear, pair.assistant()]),
-        params=PipelineParams(audio_in_sample_rate=RATE, audio_out_sample_rate=RATE),
-        cancel_on_idle_timeout=False,
-        cancel_runner_on_idle_timeout=False,
-        enable_rtvi=False,
-    )
-    failed = asyncio.Event()
+    return OpenAIRealtimeLLMService(api_key="none", base_url=address, settings=settings)
 
-    @service.event_handler("on_error")
-    async def on_error(_: Any, frame: Any) -> None:
-        if not failed.is_set():
+
+class Talk:
+    """A pipeline with the service, and the user who talks to it."""
+
+    def __init__(self, service: OpenAIRealtimeLLMService) -> None:
+        self._service = service
+        self.context = LLMContext([{"role": "user", "content": "greetings"}])
+        pair = LLMContextAggregatorPair(self.context)
+        self._ear = Ear()
+        self.worker = PipelineWorker(
+            Pipeline([pair.user(), Before(self._ear), service, self._ear, pair.assistant()]),
+            params=PipelineParams(audio_in_sample_rate=RATE, audio_out_sample_rate=RATE),
+            cancel_on_idle_timeout=False,
+            cancel_runner_on_idle_timeout=False,
+            enable_rtvi=False,
+        )
+        self._failed = asyncio.Event()
+        self._sound = bytearray()
+        service.add_event_handler("on_error", self._on_error)
+
+    async def _on_error(self, _: Any, frame: Any) -> None:
+        if not self._failed.is_set():
             tell("told", what=str(frame.error))
-        failed.set()
+        self._failed.set()
 
-    sound = bytearray()
-
-    async def microphone() -> None:
+    async def _speak(self) -> None:
         while True:
-            piece = bytes(sound[: 2 * PIECE]).ljust(2 * PIECE, b"\0")
-            del sound[: 2 * PIECE]
-            await worker.queue_frame(InputAudioRawFrame(piece, RATE, 1))
+            piece = bytes(self._sound[: 2 * PIECE]).ljust(2 * PIECE, b"\0")
+            del self._sound[: 2 * PIECE]
+            await self.worker.queue_frame(InputAudioRawFrame(piece, RATE, 1))
             await asyncio.sleep(PIECE / RATE)
 
-    async def talk() -> None:
-        await worker.queue_frame(LLMRunFrame())
-        await asyncio.wait_for(ear.answered.wait(), 60)
-        speaking = asyncio.ensure_future(microphone())
+    async def run(self, seconds: float, question: bytes) -> None:
+        """Ask, to the end of the time."""
+        await self.worker.queue_frame(LLMRunFrame())
+        await asyncio.wait_for(self._ear.answered.wait(), 60)
+        speaking = asyncio.ensure_future(self._speak())
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            ear.answered.clear()
-            sound.extend(question)
-            waiting = [asyncio.ensure_future(each.wait()) for each in (ear.answered, failed)]
-            await asyncio.wait(waiting, timeout=40, return_when=asyncio.FIRST_COMPLETED)
-            for each in waiting:
-                each.cancel()
-            if failed.is_set() or service._receive_task is None or service._receive_task.done():
-                sound.clear()
-                await asyncio.sleep(1)
-                failed.clear()
-                await service.reset_conversation()
-                tell("told", what="reset")
-            elif not ear.answered.is_set():
-                tell("silence")
+            await self._ask(question)
             await asyncio.sleep(2)
         await asyncio.sleep(5)
         speaking.cancel()
-        items = [["", each["role"], each["content"]] for each in context.get_messages()]
-        tell("items", conversation_id=conversations[-1], items=items)
-        await worker.queue_frame(EndFrame())
 
-    talking = asyncio.ensure_future(talk())
+    async def _ask(self, question: bytes) -> None:
+        self._ear.answered.clear()
+        self._sound.extend(question)
+        waiting = [asyncio.ensure_future(each.wait()) for each in (self._ear.answered, self._failed)]
+        await asyncio.wait(waiting, timeout=40, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+        receiving = self._service._receive_task
+        if self._failed.is_set() or receiving is None or receiving.done():
+            self._sound.clear()
+            await asyncio.sleep(1)
+            self._failed.clear()
+            await self._service.reset_conversation()
+            tell("told", what="reset")
+        elif not self._ear.answered.is_set():
+            tell("silence")
+
+
+async def main(url: str, seconds: float, question: bytes) -> None:
+    conversations = look_at_sessions()
+    talk = Talk(service_of(url))
+    talking = asyncio.ensure_future(talk.run(seconds, question))
     runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
+    await runner.add_workers(talk.worker)
     await asyncio.wait([talking, asyncio.ensure_future(runner.run())], return_when=asyncio.FIRST_COMPLETED)
     await talking
+    items = [["", each["role"], each["content"]] for each in talk.context.get_messages()]
+    tell("items", conversation_id=conversations[-1], items=items)
+    await talk.worker.queue_frame(EndFrame())
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ class Item:
                 kept.append(piece)
             elif seconds > 0:
                 words = piece.text.split()
-                text = " ".join(words[: int(len(words) * seconds / piece.seconds)])
+                space = piece.text[: len(piece.text) - len(piece.text.lstrip())]  # between it and the piece before
+                text = space + " ".join(words[: int(len(words) * seconds / piece.seconds)])
                 kept.append(SpokenPiece(text, seconds))
             seconds -= piece.seconds
         self.spoken = kept
