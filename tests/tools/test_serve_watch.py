@@ -1,4 +1,4 @@
-"""`torchserve-py serve --watch`: files change while clients ask; no request and no stored sequence is lost."""
+"""`torchserve-py serve --watch`: files change while clients ask; no request and no sequence is lost."""
 
 import threading
 from collections.abc import Iterator
@@ -44,12 +44,12 @@ class Clients:
             answer = self._command.predict("shout", "hello")
             self._note(answer.status_code, answer.text, answer.text in ("first hello", "second hello"))
 
-    def step(self, sequence: str) -> None:
+    def step(self, model: str, sequence: str) -> None:
         """Take the steps of one sequence, each of which must count once."""
         steps = 0
         while not self._stop.is_set():
             steps += 1
-            answer = self._command.predict("kept", "hello", sequence_id=sequence)
+            answer = self._command.predict(model, "hello", sequence_id=sequence)
             self._note(answer.status_code, answer.text, answer.text.endswith(f" {steps}"))
 
     def _note(self, status: int, text: str, is_right: bool) -> None:
@@ -62,7 +62,8 @@ class Clients:
     def asking(self) -> Iterator[None]:
         """Ask while the context lasts."""
         threads = [threading.Thread(target=self.ask) for _ in range(4)]
-        threads += [threading.Thread(target=self.step, args=(f"s{number}",)) for number in range(4)]
+        named = [(model, f"s{number}") for model in ("kept", "memory") for number in range(4)]
+        threads += [threading.Thread(target=self.step, args=each) for each in named]
         for each in threads:
             each.start()
         try:
@@ -73,16 +74,16 @@ class Clients:
                 each.join()
 
 
-def test_a_change_loses_no_request_and_no_stored_sequence(tmp_path: Path) -> None:
+def test_a_change_loses_no_request_and_no_sequence(tmp_path: Path) -> None:
     folder = tmp_path / "kept"  # a model in a folder, two that are files
     folder.mkdir()
-    files = {"shout": tmp_path / "shout.py", "kept": folder / "handler.py", "lost": tmp_path / "lost.py"}
+    files = {"shout": tmp_path / "shout.py", "kept": folder / "handler.py", "memory": tmp_path / "memory.py"}
     files["shout"].write_text(SHOUT)
     files["kept"].write_text(TALLY.format(store="file"))
-    files["lost"].write_text(TALLY.format(store="memory"))
-    with ServeCommand(tmp_path, "shout.py", "kept", "lost.py", "--watch") as command:
+    files["memory"].write_text(TALLY.format(store="memory"))
+    with ServeCommand(tmp_path, "shout.py", "kept", "memory.py", "--watch") as command:
         command.wait_until_serving()
-        assert command.predict("lost", "hello", sequence_id="s").text == "first 1"
+        assert command.predict("memory", "hello", sequence_id="s").text == "first 1"
         clients = Clients(command)
         with clients.asking():
             for name, file in files.items():
@@ -94,9 +95,38 @@ def test_a_change_loses_no_request_and_no_stored_sequence(tmp_path: Path) -> Non
             )
         assert clients.wrong == []
         assert command.predict("shout", "hello").text == "second hello"
-        lost = command.predict("lost", "hello", sequence_id="s")
+        assert command.predict("memory", "hello", sequence_id="s").text == "second 2"
+
+
+TOTAL = """\
+from dataclasses import dataclass
+
+from ts import serve
+
+
+@dataclass
+class Total:
+    {field}: int = 0
+
+
+@serve
+def total(text: str, state: Total) -> str:
+    state.{field} += 1
+    return f"{{state.{field}}}"
+"""
+
+
+def test_a_state_in_memory_that_the_changed_file_cannot_read_is_lost(tmp_path: Path) -> None:
+    file = tmp_path / "total.py"
+    file.write_text(TOTAL.format(field="steps"))
+    with ServeCommand(tmp_path, "total.py", "--watch") as command:
+        command.wait_until_serving()
+        assert command.predict("total", "hello", sequence_id="s").text == "1"
+        file.write_text(TOTAL.format(field="words").replace("from dataclasses", "# renamed\nfrom dataclasses"))
+        command.wait_for("total is reloaded")
+        lost = command.predict("total", "hello", sequence_id="s")
         assert (lost.status_code, lost.headers["ts-error-cause"]) == (410, "sequence_lost")
-        assert command.predict("lost", "hello", sequence_id="s", sequence_start="true").text == "second 1"
+        assert command.predict("total", "hello", sequence_id="s", sequence_start="true").text == "1"
 
 
 def test_an_error_in_a_changed_file_is_told_and_the_version_before_goes_on(tmp_path: Path) -> None:

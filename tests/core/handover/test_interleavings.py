@@ -15,10 +15,12 @@ import pytest
 from tests.core.dispatch.shell import Shell, stateful
 
 from torchserve_py.base.causes import Cause
+from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover.left_sequences import LeftSequences
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import JobFailed, part_of
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.messages import GIVE
@@ -113,19 +115,44 @@ class World:
         self.calls: list[tuple[str, Call]] = []
         self.refuses: dict[str, bool] = {}
         self.moving: set[asyncio.Task[Any]] = set()
+        self.reloading: list[asyncio.Task[Any]] = []
         self.leaving: set[str] = set()
         self.ends: Counter[str] = Counter()
 
     def start_server(self) -> None:
         """Start a server, which has no worker yet."""
-        self.shell = Shell(stateful(), workers=0)
+        self.over = ClosedSequences(86_400.0)
+        self.shell = Shell(stateful(), 0, self.over)
         self.dispatcher = self.shell.dispatcher
         self.dispatcher.set_workers(4)
         if self.folder is not None:
-            left = LeftSequences(self.folder)
-            left.look()
+            self.left = LeftSequences(self.folder)
+            self.left.look()
             self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
-            self.dispatcher.inherit(left, self.shell.version)
+            self.dispatcher.inherit(self.left, self.shell.version)
+
+    def reload(self) -> None:
+        """Load the version again, as for a changed file: the new one gets all calls, and the sequences."""
+        old = self.dispatcher
+        self.shell = Shell(stateful(), 0, self.over)
+        self.dispatcher = self.shell.dispatcher
+        self.dispatcher.set_workers(4)
+        self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
+        self.dispatcher.inherit(self.left, self.shell.version)
+        self.add_worker()
+        self.add_worker()
+        old.leave_to(self.dispatcher)
+        self.reloading = [asyncio.ensure_future(self._end_old(old))]
+        self.moving.update(self.reloading)
+
+    async def _end_old(self, old: Dispatcher) -> None:
+        await old.leave_sequences(100.0)
+        await old.drain(100.0, Cause.unregistered)
+        await old.close(Cause.unregistered)
+        for name, worker in list(self.workers.items()):
+            if worker.dispatcher is old:
+                worker.ended.set_result("was stopped")
+                del self.workers[name]
 
     async def restart(self) -> None:
         """Stop the server as on SIGTERM, and start the next one."""
@@ -161,19 +188,22 @@ class World:
     def vacate(self, pick: int, *, retires: bool) -> None:
         """Let a worker leave, for good if it ``retires``, if another one stays."""
         worker = self.picked(pick)
-        if worker is not None and worker.id not in self.leaving and len(self.workers.keys() - self.leaving) > 1:
+        if worker is None or worker.id in self.leaving:
+            return
+        staying = [name for name, each in self.workers.items() if each.dispatcher is worker.dispatcher]
+        if len({*staying} - self.leaving) > 1:
             self.leaving.add(worker.id)
             self.moving.add(asyncio.ensure_future(self._leave(worker, retires=retires)))
 
     async def _leave(self, worker: CountingWorker, *, retires: bool) -> None:
         if retires:
-            await self.dispatcher.retire(cast("Worker", worker), 100.0)
+            await worker.dispatcher.retire(cast("Worker", worker), 100.0)
             if self.workers.get(worker.id) is worker:
                 del self.workers[worker.id]
                 worker.ended.set_result("was stopped")
         else:
-            await self.dispatcher.vacate(cast("Worker", worker), 100.0)
-            self.dispatcher.reopen(cast("Worker", worker))
+            await worker.dispatcher.vacate(cast("Worker", worker), 100.0)
+            worker.dispatcher.reopen(cast("Worker", worker))
         self.leaving.discard(worker.id)
 
     def kill(self, pick: int) -> None:
@@ -181,8 +211,10 @@ class World:
         if worker is not None:
             del self.workers[worker.id]
             worker.ended.set_result("was killed")
-            self.dispatcher.worker_lost(cast("Worker", worker))
-            if pick % 2:  # its successor is up before those who have waited for it run again
+            worker.dispatcher.worker_lost(cast("Worker", worker))
+            if (
+                worker.dispatcher is self.dispatcher and pick % 2
+            ):  # its successor is up before those who have waited for it run again
                 again = self.workers[worker.id] = CountingWorker(worker.id, self)
                 self.dispatcher.worker_up(cast("Worker", again))
 
@@ -233,7 +265,7 @@ def test_each_step_counts_once_wherever_its_sequence_goes(kills: bool) -> None:
 def test_each_step_counts_once_whichever_server_it_comes_to(kills: bool, tmp_path: Path) -> None:
     for seed in range(100):
         choice = random.Random(seed)
-        what = [*WHAT, "restart"]
+        what = [*WHAT, "restart", "reload"]
         steps = [(choice.choice(what), choice.randrange(1_000)) for _ in range(choice.randrange(20, 150))]
         asyncio.run(play(steps, kills=kills, folder=tmp_path / str(seed)))
 
@@ -256,10 +288,12 @@ async def play(steps: list[tuple[str, int]], *, kills: bool, folder: Path | None
                 world.kill(pick)
             case "add" if len(world.workers) < 4:
                 world.add_worker()
-            case "restart":
+            case "restart" if all(each.done() for each in world.reloading):
                 await world.restart()
                 if kills:  # the next server does not know what this one has lost
                     world.ends.update(SEQUENCES)
+            case "reload" if all(each.done() for each in world.reloading):
+                world.reload()
             case "end":
                 world.end(SEQUENCES[pick % len(SEQUENCES)])
             case "refuse" if kills:

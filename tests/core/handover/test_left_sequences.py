@@ -11,15 +11,15 @@ import pytest
 from tests.core.handover.test_interleavings import World
 
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.handover.left_sequences import Damaged, LeftSequences, published
+from torchserve_py.core.handover.left_sequences import Damaged, LeftSequences
 from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 
 
 def leave(folder: Path, state: bytes = b"7", rest: float = 60.0) -> Path:
     """Leave the sequence s of version 1."""
-    path = LeftSequences(folder).write("1", "s", LeftSequence(("a token",), math.inf), rest, [state])
-    published(path)
+    left = LeftSequences(folder)
+    left.published("1", "s", left.write("1", "s", LeftSequence(("a token",), math.inf), rest, [state]))
     return next(folder.glob("*/*"))
 
 

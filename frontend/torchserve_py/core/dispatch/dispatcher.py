@@ -447,24 +447,36 @@ class Dispatcher(CallOwner):
             self.reopen(worker)
 
     def inherit(self, left: LeftSequences, version: str) -> None:
-        """Let sequences in memory go on that other servers have left, and leave them when this one stops.
-
-        They are of this ``version``, or of one that is not served.
-        """
-        self.inheritance = Inheritance(
-            *(left, version, self._serves, self.scheduler, self._handover),
-            *(self._pass, self.now, self.metrics),
-        )
+        """Let sequences in memory go on that other servers have left, of this version or one that is not served."""
+        own = (self.scheduler, self._handover, self._pass, self.now, self.metrics)
+        self.inheritance = Inheritance(left, version, self._serves, *own)
 
     def _serves(self, version: str) -> bool:
         return self._ownership.serves(version)
 
     async def leave_sequences(self, limit: float) -> None:
         """Leave the sequences in memory to the next server, within ``limit`` seconds."""
-        if self.inheritance is not None:
+        if self.inheritance is None:
+            return
+        if self._handover.final is None:
             self.inheritance.leave(partial(self.take_over, by=None))
-            workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
+        workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
+        try:
             await asyncio.gather(*(self._handover.vacate(worker, limit) for worker in workers))
+        finally:
+            self.inheritance.has_left()
+
+    def leave_to(self, successor: Dispatcher) -> None:
+        """Let another dispatcher of this version have all steps that wait, and, by `leave_sequences`, the sequences."""
+        if self.inheritance is None or successor.inheritance is None:
+            return
+        steps = [job for job in self._jobs.values() if not job.unbatched]
+        waiting = cast("Iterable[Call]", self.scheduler.take_waiting(steps, self.now()))
+        self._pass(self.scheduler.tick)
+        expected = [each.id for each in self.scheduler.sequences() if each.has_state or each.is_left]
+        self.inheritance.leave(partial(successor.take_over, by=None), expected)
+        for job in waiting:
+            successor.take_over(job, by=None)
 
     def reopen(self, worker: Worker) -> None:
         """Give new sequences to a worker again that stays after all."""
@@ -643,6 +655,8 @@ class Dispatcher(CallOwner):
         self._moving.pop(effect.sequence_id, None)
         if self._handover.moves:
             self._handover.closed(effect.sequence_id)
+        if self.inheritance is not None and self._handover.final is not None:
+            self.inheritance.closed(effect.sequence_id, is_lost=effect.reason is CloseReason.worker_lost)
         if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, boot_time() - (now - effect.at))
 

@@ -5,6 +5,7 @@ CRC-32 of what follows, what the scheduler knew of the sequence as msgpack behin
 (`ts.sequences.handover`). None of it is code.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import math
@@ -45,8 +46,14 @@ class LeftSequences:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        #: Held while they change hands within this process, as they do when a version is loaded again.
+        self.changing_hands = asyncio.Lock()
+        #: By sequence, the latest attempt to give it to a worker.
+        self.fetching: dict[str, asyncio.Task[None]] = {}
         #: The version and the file of each, by the name of its sequence.
         self._files: dict[str, tuple[str, Path]] = {}
+        #: The version of each that is about to be left, by the name of its sequence, and whether it is lost after all.
+        self._coming: dict[str, tuple[str, asyncio.Future[bool]]] = {}
 
     def look(self) -> None:
         """Note which sequences there are; remove those that are over."""
@@ -60,9 +67,42 @@ class LeftSequences:
                     path.unlink()
 
     def version_of(self, sequence_id: str) -> str | None:
-        """Return the version of a sequence that is there, None if there is none."""
-        found = self._files.get(_name_of(sequence_id)) if self._files else None
+        """Return the version of a sequence that is there, or is to come; None if there is none."""
+        if not (self._files or self._coming):
+            return None
+        name = _name_of(sequence_id)
+        found = self._files.get(name) or self._coming.get(name)
         return None if found is None else found[0]
+
+    def expect(self, version: str, sequence_ids: Iterable[str]) -> None:
+        """Let these sequences count from now on, before they come: each will be `published` or `absent`."""
+        loop = asyncio.get_running_loop()
+        self._coming.update({_name_of(each): (version, loop.create_future()) for each in sequence_ids})
+
+    async def wait_for(self, sequence_id: str) -> bool:
+        """Wait until a sequence that is expected has come, or is not to come; return whether it is lost then."""
+        coming = self._coming.get(_name_of(sequence_id))
+        return coming is not None and await asyncio.shield(coming[1])
+
+    def published(self, version: str, sequence_id: str, path: Path) -> None:
+        """Let the next server, or another one of this process, have a file that was written. Raises OSError."""
+        name, there = _name_of(sequence_id), path.with_name(path.name[1:])
+        path.rename(there)
+        self._files[name] = version, there
+        self._came(name, is_lost=False)
+
+    def absent(self, sequence_id: str, *, is_lost: bool) -> None:
+        """Note that a sequence which was expected is over, or has nothing to be left."""
+        self._came(_name_of(sequence_id), is_lost=is_lost)
+
+    def lose_expected(self) -> None:
+        """Note that all that is still expected is lost."""
+        for name in list(self._coming):
+            self._came(name, is_lost=True)
+
+    def _came(self, name: str, *, is_lost: bool) -> None:
+        if (coming := self._coming.pop(name, None)) is not None:
+            coming[1].set_result(is_lost)
 
     def write(self, version: str, sequence_id: str, left: LeftSequence, rest: float, given: Iterable[bytes]) -> Path:
         """Write a sequence that may be idle for ``rest`` seconds more; it counts once the file is `published`.
@@ -82,11 +122,13 @@ class LeftSequences:
         return path
 
     def read(self, sequence_id: str) -> Left | None:
-        """Take a sequence, which no other server gets from now on; None if another one has it.
+        """Take a sequence, which no other server gets from now on; None if another one has it, or it has not come.
 
         It can be read again until this one has called `forget`. Raises OSError; Damaged.
         """
         name = _name_of(sequence_id)
+        if name not in self._files:
+            return None
         version, path = self._files[name]
         if path.name.startswith(name):
             taken = path.with_name(f".taken-{path.name}")
@@ -101,13 +143,8 @@ class LeftSequences:
 
     def forget(self, sequence_id: str) -> None:
         """Remove a sequence, which has a worker now, or is of no use."""
-        _, path = self._files.pop(_name_of(sequence_id))
-        path.unlink(missing_ok=True)
-
-
-def published(path: Path) -> None:
-    """Let the next server have a file that was written."""
-    path.rename(path.with_name(path.name[1:]))
+        if (found := self._files.pop(_name_of(sequence_id), None)) is not None:
+            found[1].unlink(missing_ok=True)
 
 
 def _name_of(sequence_id: str) -> str:

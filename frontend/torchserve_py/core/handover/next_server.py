@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import CloseReason
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
 from torchserve_py.core.handover.handover import Handover, Refusal, refusal_in
-from torchserve_py.core.handover.left_sequences import Damaged, Left, LeftSequences, published
+from torchserve_py.core.handover.left_sequences import Damaged, Left, LeftSequences
 from torchserve_py.core.scheduling.effects import Effects
 from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.scheduling.sequence import CLOSED, Sequence
@@ -85,8 +85,11 @@ class NextServer:
 
     def refuses(self, sequence: Sequence, taker: Any) -> Refusal | None:
         """Let the next server have a file."""
-        if (path := self._written.pop(sequence.id, None)) is not None:
-            published(path)
+        path = self._written.pop(sequence.id, None)
+        if path is None:
+            self._left.absent(sequence.id, is_lost=False)
+        else:
+            self._left.published(self._version, sequence.id, path)
         return None
 
     def declined(self, refusal: Refusal) -> None:
@@ -135,8 +138,6 @@ class Inheritance:
         self._left, self._version, self._serves = left, version, serves
         self._scheduler, self._handover = scheduler, handover
         self._perform, self._now, self._metrics = perform, now, metrics
-        #: By sequence, the latest of those that are fetched.
-        self._fetching: dict[str, asyncio.Task[None]] = {}
         scheduler.expect_left(self._is_left)
 
     def has(self, sequence_id: str) -> bool:
@@ -147,13 +148,25 @@ class Inheritance:
         version = self._left.version_of(sequence_id)
         return version is not None and (version == self._version or not self._serves(version))
 
-    def leave(self, take_over: Callable[[Any], None]) -> None:
-        """Let all sequences that move from now on go to the next server; ``take_over`` gets steps that have waited."""
+    def leave(self, take_over: Callable[[Any], None], expected: Iterable[str] = ()) -> None:
+        """Let all sequences that move from now on go to the next server, or another dispatcher of this one.
+
+        ``take_over`` gets the steps that have waited. Further steps of those that are ``expected`` wait there.
+        """
+        self._left.expect(self._version, expected)
         self._handover.final = NextServer(self._left, self._version, self._scheduler, self._now, take_over)
+
+    def closed(self, sequence_id: str, *, is_lost: bool) -> None:
+        """Note that a sequence is over which others may expect."""
+        self._left.absent(sequence_id, is_lost=is_lost)
+
+    def has_left(self) -> None:
+        """Note that what has not been left by now never is."""
+        self._left.lose_expected()
 
     def fetch(self, sequence: Sequence, worker: Worker) -> None:
         """Give a worker what another server has left of a sequence, once an earlier attempt to do so is over."""
-        fetching, earlier = self._fetching, self._fetching.get(sequence.id)
+        fetching, earlier = self._left.fetching, self._left.fetching.get(sequence.id)
         task = in_background(self._fetch_after(earlier, sequence, worker), f"fetching the sequence {sequence.id!r}")
         fetching[sequence.id] = task
         task.add_done_callback(lambda _: fetching.pop(sequence.id) if fetching[sequence.id] is task else None)
@@ -169,9 +182,11 @@ class Inheritance:
 
     async def _fetch(self, sequence: Sequence, worker: Worker) -> _Fetched:
         left, sequence_id = self._left, sequence.id
+        is_leaving = self._handover.final is not None  # then others wait for this one
+        is_lost = not is_leaving and await left.wait_for(sequence_id)
         version = left.version_of(sequence_id)
-        if version is None:
-            return _Fetched(None)  # an earlier attempt, whose sequence is over, has got it
+        if version is None:  # there is none, or an earlier attempt, whose sequence is over, has got it
+            return _Fetched(None, is_lost)
         try:
             read = await asyncio.to_thread(left.read, sequence_id)
         except (Damaged, OSError) as error:

@@ -280,7 +280,12 @@ class ModelRegistry(ServedModels):
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
     async def leave_sequences(self) -> None:
-        """Leave sequences in memory to the next server."""
+        """Leave sequences in memory to the next server, once those that change hands have done so."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_LIMIT):
+                for left in self._left.values():
+                    async with left.changing_hands:
+                        pass
         models = (*self._all(), *self._unserved)
         await asyncio.gather(*(model.dispatcher.leave_sequences(_LEAVE_LIMIT) for model in models))
 
@@ -386,12 +391,16 @@ class ModelRegistry(ServedModels):
             raise
         finally:
             self._unserved.discard(model)
-        old = self._serve(model, saved)
-        if old is None or not model.served.is_durable:
-            model.pool.resume()
-        if old is None:
-            return
         try:
+            async with self._left_of(model.name).changing_hands:
+                old = self._serve(model, saved)
+                if old is None or not model.served.is_durable:
+                    model.pool.resume()
+                if old is None:
+                    return
+                self._unserved.add(old)  # until it has finished
+                old.dispatcher.leave_to(model.dispatcher)
+                await old.dispatcher.leave_sequences(self._settings.unregister_model_timeout)
             await self._finish(old, self._settings.unregister_model_timeout)
             await self._end_workers(old)
         finally:
