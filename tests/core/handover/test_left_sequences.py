@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,26 @@ def test_a_sequence_is_read_as_it_was_written_by_one_server_only(tmp_path: Path)
     first.forget("s")
     assert first.version_of("s") is None
     assert not any(tmp_path.glob("*/*"))
+
+
+@pytest.mark.parametrize("version", ["1.0", "..", ".", "a/b", "ü" * 40])
+def test_a_version_may_have_any_name(tmp_path: Path, version: str) -> None:
+    folder = tmp_path / "model"
+    left = LeftSequences(folder)
+    left.published(version, "s", left.write(version, "s", LeftSequence((), math.inf), 60.0, [b"7"]))
+    assert [each.parent.parent for each in tmp_path.rglob("*") if each.is_file()] == [folder]
+    assert found(folder).version_of("s") == version
+
+
+def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            leave(tmp_path, bytes(2_000_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not any(each.is_file() for each in tmp_path.rglob("*"))
 
 
 def test_a_sequence_that_was_idle_for_too_long_is_removed(tmp_path: Path) -> None:

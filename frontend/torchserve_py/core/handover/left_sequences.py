@@ -61,7 +61,7 @@ class LeftSequences:
         for path in self._folder.glob("*/*"):
             name, _, end = path.name.partition(".")
             if name and end.isdecimal() and int(end) > now:
-                self._files[name] = unquote(path.parent.name), path
+                self._files[name] = unquote(path.parent.name[1:]), path
             elif name or path.stat().st_mtime < now - _ABANDONED:
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -109,7 +109,7 @@ class LeftSequences:
 
         Raises OSError.
         """
-        name, folder = _name_of(sequence_id), self._folder / quote(version, safe="")
+        name, folder = _name_of(sequence_id), self._folder / f"v{quote(version, safe='')}"  # a version may be `..`
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         known = msgpack.packb([left.tokens, None if math.isinf(left.time_left) else left.time_left])
         parts = [_NUMBER.pack(len(known)), known, *given]
@@ -117,8 +117,12 @@ class LeftSequences:
         for part in parts:
             checksum = zlib.crc32(part, checksum)
         path = folder / f".{name}.{math.ceil(time.time() + min(rest, _LONGEST))}"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.writelines([_FIRST_LINE, _NUMBER.pack(checksum), *parts])
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.writelines([_FIRST_LINE, _NUMBER.pack(checksum), *parts])
+        except OSError:
+            path.unlink(missing_ok=True)  # the disk may be full
+            raise
         return path
 
     def read(self, sequence_id: str) -> Left | None:
