@@ -239,7 +239,8 @@ class WorkerEnd:
     def __init__(self, worker_id: str, process: Process, dispatcher: Dispatcher, frontend: Process) -> None:
         self.id = self.label = worker_id
         self.process = process
-        self.sent_at, self.paused, self.loss_cause = 0.0, False, Cause.worker_died
+        self.sent_at, self.paused, self.hands_over = 0.0, False, False
+        self.loss_cause = Cause.worker_died
         self.tokens = BatchTokens()
         self._dispatcher, self._frontend = dispatcher, frontend
         self._clock = running_time()

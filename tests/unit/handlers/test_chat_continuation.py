@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -45,12 +46,25 @@ def handlers() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def start(handlers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Server]:
-    """Begin a worker with a model whose tokens are bytes, with weights that mean nothing, and exact arithmetic."""
+    """Begin a worker with a model whose tokens are bytes."""
     from tests.contracts.scripted_chat import byte_tokenizer
 
-    folder, words = tmp_path_factory.mktemp("chat"), byte_tokenizer()
+    return started(handlers, tmp_path_factory.mktemp("chat"), byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def start_thinking(handlers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Server]:
+    """Begin a worker with a model that has tokens around its thoughts, too."""
+    from tests.contracts.scripted_chat import byte_tokenizer
+
+    words = byte_tokenizer()
     words.add_tokens(MARKS)
     words.chat_template += "{% if thinks %}<think>{% endif %}"
+    return started(handlers, tmp_path_factory.mktemp("chat"), words)
+
+
+def started(handlers: ModuleType, folder: Path, words: Any) -> Callable[[], Server]:
+    """Return what begins a worker with a model whose weights mean nothing, and exact arithmetic."""
     words.save_pretrained(folder / "model")
     torch.manual_seed(0)
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -157,10 +171,10 @@ def test_json_continues(start: Callable[[], Server], how: dict[str, Any]) -> Non
     assert set(json.loads(piece["content"])) == {"colour", "count"}
 
 
-def test_a_thought_continues(start: Callable[[], Server]) -> None:
-    closes = start().handler.text.tokenizer.convert_tokens_to_ids(MARKS[1])
+def test_a_thought_continues(start_thinking: Callable[[], Server]) -> None:
+    closes = start_thinking().handler.text.tokenizer.convert_tokens_to_ids(MARKS[1])
     thinks = {"chat_template_kwargs": {"thinks": True}, "logit_bias": {f"{closes}": 6}}
-    pieces = check(start, MORE | DRAWN | thinks)
+    pieces = check(start_thinking, MORE | DRAWN | thinks)
     assert all(any(piece.get(kind) for piece in pieces) for kind in ("reasoning", "content"))
 
 
