@@ -379,8 +379,7 @@ class Dispatcher(CallOwner):
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
         self._workers[worker.id] = worker
-        gives = self.hands_over(worker)
-        self._pass(lambda now: self.scheduler.worker_up(worker.id, now, gives=gives))
+        self._pass(lambda now: self.scheduler.worker_up(worker.id, now, gives=self.hands_over(worker)))
 
     def worker_lost(self, worker: Worker) -> None:
         """Settle what the dead ``worker`` had; does nothing when it was released before."""
