@@ -13,8 +13,6 @@ Two rules keep both ends simple:
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
-from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 from ts.protocol.frames import LARGE_BODY, Buffer, encode
@@ -341,16 +339,16 @@ class Loaded(TypedDict):
 
 #: Makes a named tuple of its fields: calling its class takes more than twice as long.
 _new: Final = tuple.__new__
-_body_of_wire_row: Final = itemgetter(InferRow._fields.index("body"))
-_body_of: Final = attrgetter("body")
 
 
 def encode_infer(
     rows: Sequence[WireRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
 ) -> list[Buffer]:
     """Encode a batch, with the histories of some rows; bodies of `LARGE_BODY` bytes or more are not copied."""
-    bodies = [*map(_body_of_wire_row, rows)]
-    large = list in map(type, bodies) or max(map(len, bodies), default=0) >= LARGE_BODY
+    large = False
+    for _, _, _, body, _, _ in rows:
+        if len(body) >= LARGE_BODY or type(body) is list:
+            large = True
     return encode((INFER, rows, histories, ahead), large=large)
 
 
@@ -360,11 +358,13 @@ def decode_infer(
     """Return the records in the fields of an `INFER` message that has arrived."""
     if histories:
         histories = {job_id: StepHistory._make(history) for job_id, history in histories.items()}
-    records = [*map(_new, repeat(InferRow), rows)]
-    return InferFrame(records, histories, None if ahead is None else Ahead._make(ahead))
+    return InferFrame([_new(InferRow, row) for row in rows], histories, None if ahead is None else Ahead._make(ahead))
 
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:
     """Encode results; bodies of `LARGE_BODY` bytes or more are not copied."""
-    large = max(map(len, map(_body_of, rows)), default=0) >= LARGE_BODY
+    large = False
+    for row in rows:
+        if len(row.body) >= LARGE_BODY:
+            large = True
     return encode((RESULTS, rows, handler_seconds), large=large)

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final
 
 from ts.connection.frontend_connection import FrontendConnection, FrontendGone
@@ -26,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
 _new: Final = tuple.__new__
-_job_id, _data = attrgetter("job_id"), attrgetter("data")
-_body: Final = attrgetter("body")
 #: The types of results that go out as they are.
 _BODIES: Final = (bytes, bytearray)
 #: The response header that states whether a further part follows.
@@ -59,9 +56,9 @@ class Batch:
         self.is_undone = False
         self._seconds = 0.0
         context = service.context
-        context.request_ids = dict(enumerate(map(_job_id, rows)))
+        context.request_ids = {index: row.job_id for index, row in enumerate(rows)}
         context.request_processor = list(rows)
-        context.row_values = [*map(_data, rows)]
+        context.row_values = [row.data for row in rows]
         if (metrics := context.metrics_in_use) is not None:
             metrics.request_ids = context.request_ids
         context.send_part = self.send_part
@@ -77,8 +74,7 @@ class Batch:
         running.set(self._ids)
         started = time.perf_counter()
         try:
-            context = self._service.context
-            return self.checked(self._service.entry_point([*context.row_values], context))
+            return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
         except (FrontendGone, KeyboardInterrupt):
             raise
         except SystemExit as error:
@@ -198,7 +194,7 @@ class Batch:
     def _send(self, metrics: Sequence[list[Any]], answers: list[ResultRow]) -> None:
         if device_loss.loss.reason:
             device_loss.announce(self._connection)
-        if len(answers) > 1 and sum(map(len, map(_body, answers))) > self._max_response_size:
+        if len(answers) > 1 and sum([len(answer.body) for answer in answers]) > self._max_response_size:
             # The frontend refuses frames that are much larger than the largest response it allows.
             while len(answers) > 1:
                 self._connection.send_results([answers.pop(0)], 0.0)

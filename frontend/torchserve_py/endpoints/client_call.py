@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from operator import itemgetter
 from typing import Any, ClassVar, Final, Protocol
 
 from torchserve_py.base.causes import Cause
@@ -46,7 +45,6 @@ _WRITE_SIZE: Final = 16 * 1024
 #: A line of an event stream that clients skip (HTML, 9.2.6).
 _COMMENT: Final = b":\n\n"
 _STREAM_HEADER: Final = ("ts_stream_next", "true")
-_name_of: Final = itemgetter(0)
 
 
 class Dialect:
@@ -391,7 +389,7 @@ class TorchServeDialect(HttpDialect):
 
 def _has(headers: Headers, key: str) -> bool:
     """Return whether there is a header with this name, which is given in lower case."""
-    return key in map(str.lower, map(_name_of, headers))
+    return key in [name.lower() for name, _ in headers]
 
 
 #: The dialect of routes that name no other.

@@ -48,7 +48,6 @@ _ENDED_AT_ONCE = 500
 DEADLINE_MISSED: Final = "ts-deadline-missed-ms"
 DEGRADED: Final = "ts-deadline-degraded"
 _job_id_of: Final = attrgetter("job_id")
-_more_and_error_of: Final = attrgetter("more", "error")
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR: Final = 8
 
@@ -172,7 +171,7 @@ class Dispatcher(CallOwner):
         now = self.now()
         if handler_seconds:
             job_ids = [*map(_job_id_of, results)]
-            answered = [*map(_more_and_error_of, results)].count((False, None))
+            answered = sum([not part.more and part.error is None for part in results])
             batch = BatchRecord(time.time(), handler_seconds, heard_at - worker.sent_at, answered, job_ids)
             self.metrics.batches.append(batch)
             self.scheduler.step_took(handler_seconds)

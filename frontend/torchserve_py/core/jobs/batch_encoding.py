@@ -3,7 +3,6 @@
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Final
 
 from torchserve_py.core.jobs.call import Call
@@ -13,10 +12,6 @@ from ts.protocol.messages import NO_HISTORIES, Ahead, WireRow, encode_infer
 
 logger = logging.getLogger(__name__)
 
-#: Returns what the worker is sent of a job.
-_row_of: Final[Callable[[Call], WireRow]] = attrgetter(
-    "id", "headers", "content_type", "body", "protocol", "open_ended"
-)
 #: What encoding a batch raises: text that is not Unicode, a value that msgpack does not know, a frame over 4 GiB.
 _UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
 
@@ -33,14 +28,19 @@ def encode_batch(
     if moment_of is not None:
         histories = {job.id: history for job in jobs if (history := job.history(moment_of)) is not None}
     try:
-        return encode_infer([*map(_row_of, jobs)], histories, ahead)
+        return encode_infer(_rows(jobs), histories, ahead)
     except _UNSENDABLE:
-        return encode_infer([_row_of(job) for job in jobs if _is_sendable(job)], histories, ahead)
+        return encode_infer(_rows([job for job in jobs if _is_sendable(job)]), histories, ahead)
+
+
+def _rows(jobs: Sequence[Call]) -> list[WireRow]:
+    """Return what the worker is sent of the jobs."""
+    return [(job.id, job.headers, job.content_type, job.body, job.protocol, job.open_ended) for job in jobs]
 
 
 def _is_sendable(job: Call) -> bool:
     try:
-        encode_infer([_row_of(job)])
+        encode_infer(_rows([job]))
     except _UNSENDABLE as error:
         about = {"request_id": job.id, "sequence_id": job.sequence_id}
         logger.warning("Request %s cannot be passed on: %s", job.id, error, extra=about)

@@ -113,10 +113,6 @@ class Part(NamedTuple):
 _new: Final = tuple.__new__
 _FIELDS: Final = len(Part._fields)
 _NEWS: Final = Part._fields.index("news")
-#: What is before and behind the body of an answer that is nothing but a body, as nearly all are.
-_HEAD, _BEHIND_BODY = slice(1, 5), slice(6, None)
-_USUAL_HEAD: Final = [False, 200, "", []]
-_NOTHING_ELSE: Final = [None, None]
 #: The types that the fields may have.
 _TYPES: Final[Mapping[str, Sequence[type]]] = {
     "job_id": (str,),
@@ -151,10 +147,9 @@ def part_of(row: Any) -> Part:
     """
     if type(row) is not list or not row or type(row[0]) is not str:
         raise ValueError("a result row must be an array that begins with the id of a job")
-    has_types = tuple(map(type, row)) in _SHAPES
-    if has_types and row[_HEAD] == _USUAL_HEAD and row[_BEHIND_BODY] == _NOTHING_ELSE:
+    if _is_plain(row):
         return _new(Part, row)
-    problem = _problem(row) if has_types else _problem_of_shape(row)
+    problem = _problem(row) if tuple(map(type, row)) in _SHAPES else _problem_of_shape(row)
     if problem is None:
         if row[_NEWS] is not None:
             row[_NEWS] = _new(SequenceNews, row[_NEWS])
@@ -162,6 +157,16 @@ def part_of(row: Any) -> Part:
     logger.warning("The result of request %s is malformed: %s", row[0], problem, extra={"request_id": row[0]})
     more = len(row) > 1 and row[1] is True
     return Part(row[0], more, 500, "", [], b"", f"The result cannot be sent: {problem}.", _UNKNOWN)
+
+
+def _is_plain(row: list[Any]) -> bool:
+    """Whether a row is a whole answer without anything that has to be read: as nearly all rows are."""
+    if len(row) != _FIELDS:
+        return False
+    _, more, status, reason, headers, body, error, news = row
+    if more is not False or error is not None or news is not None or reason != "" or type(body) is not bytes:
+        return False
+    return type(status) is int and 200 <= status <= 599 and type(headers) is list and not headers
 
 
 def _problem(row: list[Any]) -> str | None:
@@ -174,10 +179,14 @@ def _problem(row: list[Any]) -> str | None:
             return _WRONG["headers"]
     if news is not None and not _is_news(news):
         return _WRONG["news"]
-    is_status = 200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)
-    problem = (None if is_status else status_problem(status)) or (reason and reason_problem(reason))
-    problem = problem or headers_problem(headers)
-    return f"the handler set {problem}" if problem else None
+    problem = None
+    if not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
+        problem = status_problem(status)
+    if reason and problem is None:
+        problem = reason_problem(reason)
+    if headers and problem is None:
+        problem = headers_problem(headers)
+    return None if problem is None else f"the handler set {problem}"
 
 
 def _problem_of_shape(row: list[Any]) -> str:

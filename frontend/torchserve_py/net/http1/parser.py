@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
 
 import httptools
@@ -35,7 +34,6 @@ _REST_OF_LINE: Final = 10
 #: Headers that say more than usual of how the body comes, or what is asked for instead of an answer.
 _SPECIAL: Final = frozenset((b"expect", b"sec-websocket-key1", b"transfer-encoding", b"upgrade"))
 _KEPT_LINES: Final = 1024
-_name_of, _value_of = itemgetter(0), itemgetter(1)
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 #: Headers that a request may have only once; with two it would be undefined which one holds (RFC 9110, 5.3).
 _ONLY_ONCE: Final = frozenset(
@@ -284,8 +282,7 @@ class RequestParser(Generic[HeadT]):
         headers = self._raw_headers
         if len(headers) > MAX_HEADERS:
             self._fail(_TOO_MANY)
-        backwards = headers[::-1]  # the first of several with one name counts
-        values = dict(zip(map(bytes.lower, map(_name_of, backwards)), map(_value_of, backwards), strict=True))
+        values = {name.lower(): value for name, value in reversed(headers)}
         if len(values) < len(headers):
             names = [name.lower() for name, _ in headers]
             for name in values.keys() & _ONLY_ONCE:
