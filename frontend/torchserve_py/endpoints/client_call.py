@@ -305,8 +305,7 @@ class HttpCall(RepliedCall):
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
-        if self._comment is not None:
-            self.end_comments()
+        self.end_comments()
         if self.request.stage is STREAMING:  # since the first comment
             return self.stream(first)
         return self.dialect.reply(self, first)

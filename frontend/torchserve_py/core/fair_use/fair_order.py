@@ -118,7 +118,7 @@ class FairOrder(Generic[Item]):
             job = self._job_of(item)
             if len(waiting) == 1:
                 self._only = job.client
-            if job.client == self._only and not (job.priority and self._by_priority):
+            if job.client == self._only and not self._has_priority(job):
                 return  # as nearly always
             self._add_others(item, waiting)
         self._add(item, newest_first=newest_first, tag=tag)
