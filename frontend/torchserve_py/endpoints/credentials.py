@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from torchserve_py.endpoints.failures import EndpointError, Failure
@@ -28,6 +29,9 @@ _AUTHORIZATION: Final = AUTHORIZATION.encode()
 _SUBPROTOCOL: Final = b"sec-websocket-protocol"
 #: What precedes a key in a subprotocol; the second one is that of OpenAI's clients.
 _IN_SUBPROTOCOLS: Final = ("bearer.", "openai-insecure-api-key.")
+#: Clients send few keys, each with every request: of so many headers it is kept which key they hold (not whether it is
+#: good).
+_KEPT_KEYS: Final = 256
 #: The realm of the challenges.
 _REALM: Final = 'Bearer realm="torchserve-py"'
 
@@ -47,7 +51,7 @@ def key_of(request: Request) -> SentKey:
     raw = request.headers.raw
     if _SUBPROTOCOL not in raw and len(raw) == len(request.raw_headers):  # no header is repeated
         sent = raw.get(_AUTHORIZATION)
-        return NO_KEY if sent is None else SentKey(_key_in(_text(sent)), given=True)
+        return NO_KEY if sent is None else _known_key(sent)
     headers = [(name.lower(), _text(value)) for name, value in request.raw_headers]
     return _one_of(
         [value for name, value in headers if name == _AUTHORIZATION],
@@ -82,6 +86,11 @@ def _one_of(authorizations: Iterable[str], subprotocols: Iterable[str] = ()) -> 
 def _key_in(authorization: str) -> str:
     scheme, _, key = authorization.partition(" ")
     return key.strip(" ") if scheme.lower() in _SCHEMES else ""
+
+
+@lru_cache(maxsize=_KEPT_KEYS)
+def _known_key(authorization: bytes) -> SentKey:
+    return SentKey(_key_in(_text(authorization)), given=True)
 
 
 def _text(value: bytes) -> str:
