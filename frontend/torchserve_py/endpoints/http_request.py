@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log
+from torchserve_py.endpoints.charsets import undo_charset
 from torchserve_py.endpoints.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
 from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.credentials import NO_CREDENTIAL, key_of
@@ -221,6 +222,8 @@ class HttpRequest(Request):
     def _with_body(self, after_body: AfterBody, body: bytes) -> Reply | None:
         if CONTENT_ENCODING in self.headers.raw and (self.matched is None or not self.matched.passes_encoding_on):
             return self._decoded(after_body, body)
+        if self.matched is not None and self.matched.takes_json:
+            body = undo_charset(self, body)
         reply = after_body(body)
         if reply is None:
             self._read_body = body  # for the next route
@@ -228,7 +231,10 @@ class HttpRequest(Request):
 
     async def _decoded(self, after_body: AfterBody, body: bytes) -> Reply | None:
         """Reply to a body whose encoding is undone."""
-        self._read_body = body = await undo_encoding(self, body, self._application.max_body)
+        body = await undo_encoding(self, body, self._application.max_body)
+        if self.matched is not None and self.matched.takes_json:
+            body = undo_charset(self, body)
+        self._read_body = body
         return after_body(body)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:

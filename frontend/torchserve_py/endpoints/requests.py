@@ -4,6 +4,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.base.bounded_json import MAX_PARSED, UnreadableJson, read_member
+from torchserve_py.endpoints.charsets import undo_charset
 from torchserve_py.endpoints.content_encodings import decompressed
 from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.net.http1.errors import BodyTooLarge
@@ -102,14 +103,14 @@ def asks_for_stream(body: bytes) -> bool:
 
 
 async def read_small_body(request: Request, max_size: int) -> bytes:
-    """Return the decompressed body of a call that takes only a few parameters.
+    """Return the decompressed body, in UTF-8, of a call that takes only a few parameters.
 
-    Raises EndpointError: it has more than `MAX_PARSED` bytes, or contradicts its ``Content-Encoding``; BodyError: it is
-    too large, too slow or malformed; NoRoomError: the server lacks memory now.
+    Raises EndpointError: it has more than `MAX_PARSED` bytes, or contradicts its ``Content-Encoding`` or its charset;
+    BodyError: it is too large, too slow or malformed; NoRoomError: the server lacks memory now.
     """
     limit = min(max_size, MAX_PARSED)
     try:
-        return await decompressed(request, await request.read(limit), limit)
+        return undo_charset(request, await decompressed(request, await request.read(limit), limit))
     except BodyTooLarge as error:
         if limit == max_size:
             raise

@@ -84,6 +84,8 @@ class Route:
             connections: whoever asks may end the server if it does not answer.
         passes_encoding_on: Whether the handler gets a body as it was sent, whatever its ``Content-Encoding``. Other
             handlers get it decompressed, in requests that name no encoding any more.
+        takes_json: Whether the handler reads its body as JSON: it gets it in UTF-8, in requests that name no charset
+            any more.
     """
 
     path: str
@@ -97,6 +99,7 @@ class Route:
     is_quiet: bool = False
     is_probe: bool = False
     passes_encoding_on: bool = False
+    takes_json: bool = False
 
     def handler_of(self, values: PathValues) -> Handler:
         """Return the handler of a path that names these values."""

@@ -20,6 +20,7 @@ from torchserve_py.base.bounded_json import UnreadableJson, read_member
 from torchserve_py.base.settings.schemas.schema import shown
 from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel
+from torchserve_py.endpoints.charsets import undo_charset
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter
@@ -69,11 +70,14 @@ class OpenInferenceCalls:
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
     ) -> HttpCall:
+        length = request.headers.raw.get(_LENGTH_NAME)
+        if length is None:  # JSON with binary tensors behind it is in UTF-8
+            body = undo_charset(request, body)
         headers: tuple[Any, ...] = request.raw_headers
         if endpoint != INFER:
             headers += ((_ENDPOINT, endpoint),)
         dialect = self._dialects[endpoint]
-        size = _json_size(body, request.headers.get(LENGTH_HEADER))
+        size = _json_size(body, length)
         if endpoint == INFER and self._memory.is_enabled and body.find(REGION_MEMBER, 0, size) >= 0:
             in_memory = with_binary_tensors(self._memory, body, size, request.hold)
             if in_memory is not None:
@@ -148,9 +152,9 @@ def _parameters(body: bytes, size: int) -> dict[str, Any]:
         raise bad_request(failure.message) from failure
 
 
-def _json_size(body: bytes, length: str | None) -> int:
+def _json_size(body: bytes, length: bytes | None) -> int:
     """Return the size of a request's JSON as its header says; a header that the worker will refuse is ignored."""
     whole = len(body)
-    if length is None or len(length) > _MAX_DIGITS or not (length.isascii() and length.isdigit()):
+    if length is None or len(length) > _MAX_DIGITS or not length.isdigit():
         return whole
     return min(int(length), whole)

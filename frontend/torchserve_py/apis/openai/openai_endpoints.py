@@ -81,7 +81,7 @@ class OpenAIEndpoints(Endpoints):
 
     def routes(self) -> Iterator[Route]:
         for path, operation in _OPERATIONS.items():
-            yield Route(path, self._run, ("POST",), dialect=DIALECT, operations=(operation,))
+            yield Route(path, self._run, ("POST",), dialect=DIALECT, operations=(operation,), takes_json=True)
 
     def _run(self, request: Request, values: PathValues) -> AfterBody:
         return lambda body: self._submit(request, body)

@@ -144,7 +144,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
                 return lambda body: run(request, body)
             return lambda body: self._call(request, body, operation, values)
 
-        return Route(path, reply, (method,), dialect=DIALECT, operations=(documented,))
+        return Route(path, reply, (method,), dialect=DIALECT, operations=(documented,), takes_json=True)
 
     # What begins or continues something
 

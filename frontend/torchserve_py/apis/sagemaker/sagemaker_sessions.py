@@ -23,11 +23,13 @@ from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
+from ts.jobs.charsets import in_utf8
+from ts.jobs.errors import RowFailure
 
 _NEW_ID: Final = "X-Amzn-SageMaker-New-Session-Id"
 _CLOSED_ID: Final = "X-Amzn-SageMaker-Closed-Session-Id"
-#: A body with more bytes is no request for a session.
-_LONGEST_REQUEST: Final = 100
+#: A body with more bytes, whatever its charset, is no request for a session.
+_LONGEST_REQUEST: Final = 400
 #: Sessions without a request that are remembered; the oldest are forgotten first.
 _MOST_UNUSED: Final = 10_000
 
@@ -89,7 +91,7 @@ class SageMakerSessions:
 
         Raises EndpointError: the session to close is not open.
         """
-        asked = _asked(body)
+        asked = _asked(body, request.headers.get("Content-Type"))
         if asked == {"requestType": NEW_SESSION}:
             session_id, expires = str(uuid.uuid4()), _expiry(model)
             self._unused[model.id, session_id] = running_time().now() + _lifetime(model)
@@ -140,13 +142,14 @@ class SageMakerSessions:
             )
 
 
-def _asked(body: bytes) -> object:
+def _asked(body: bytes, content_type: str | None) -> object:
     """Return the JSON of a body that may be only about a session, else None."""
-    if len(body) > _LONGEST_REQUEST or b"requestType" not in body:
+    if len(body) > _LONGEST_REQUEST:
         return None
     try:
-        return json.loads(body)
-    except ValueError:  # a body of the model's own
+        text = in_utf8(body, content_type)
+        return json.loads(text) if b"requestType" in text else None
+    except (ValueError, RowFailure):  # a body of the model's own
         return None
 
 

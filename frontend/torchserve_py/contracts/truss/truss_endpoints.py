@@ -80,7 +80,13 @@ class TrussEndpoints(Endpoints):
         for path, endpoint in PATHS:
             serve, is_meant = partial(self._serve, endpoint), partial(self._is_meant, endpoint)
             methods, is_quiet = _GET if endpoint in READING else ("POST",), endpoint in _PROBES
-            yield Route(path, serve, methods, dialect=TRUSS_DIALECT, applies=is_meant, is_quiet=is_quiet)
+            yield Route(
+                *(path, serve, methods),
+                dialect=TRUSS_DIALECT,
+                applies=is_meant,
+                is_quiet=is_quiet,
+                takes_json=endpoint in _NAMED_IN_BODY,
+            )
         for base in DEPLOYMENTS:
             is_meant = partial(self._is_deployment, base)
             for path, endpoint in DEPLOYED_PATHS:
