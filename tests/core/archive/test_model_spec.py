@@ -85,7 +85,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @pytest.fixture
 def full_store(model_store: Path) -> Path:
-    for name in ("b.mar", "a.tar.gz", "c.model", "notes.txt", "d.tgz", ".hidden.mar"):
+    for name in ("b.mar", "a.tar.gz", "c.model", "notes.txt", "d.tgz", "e.zip", "F.TGZ", "flow.war", ".hidden.mar"):
         (model_store / name).touch()
     for name in ("folder", "lost+found", ".git"):
         (model_store / name).mkdir()
@@ -97,7 +97,7 @@ def full_store(model_store: Path) -> Path:
 @pytest.mark.parametrize("value", ["all", "ALL", "All"])
 def test_all_is_every_model_of_the_store(value: str, full_store: Path) -> None:
     names = [spec.location for spec in expand_model_specs(parse_model_specs(value), full_store)]
-    assert names == ["a.tar.gz", "b.mar", "c.model", "folder"]
+    assert names == ["F.TGZ", "a.tar.gz", "b.mar", "c.model", "d.tgz", "e.zip", "folder"]
 
 
 def test_all_finds_the_models_of_mlserver_in_folders_of_folders(model_store: Path) -> None:
@@ -125,7 +125,7 @@ def test_nothing_hidden_counts_in_folders_of_folders(model_store: Path) -> None:
 @pytest.mark.parametrize("value", [["all", "/srv/mine", "x=b.mar"], "/srv/mine,ALL,x=b.mar"])
 def test_all_goes_together_with_other_models(value: str | list[str], full_store: Path) -> None:
     specs = expand_model_specs(parse_model_specs(value), full_store)
-    stored = [(None, name) for name in ("a.tar.gz", "c.model", "folder")]
+    stored = [(None, name) for name in ("F.TGZ", "a.tar.gz", "c.model", "d.tgz", "e.zip", "folder")]
     assert specs == [*stored, (None, "/srv/mine"), ("x", "b.mar")]
 
 

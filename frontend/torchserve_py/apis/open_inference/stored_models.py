@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -16,8 +17,8 @@ from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.routing import EndpointContext
 
 _ALL: Final = ModelSpec(None, "all")
-#: An archive of this kind must be read completely to list its files.
-_COMPRESSED: Final = ".tar.gz"
+#: How the name of an archive ends that must be read completely to list its files.
+_COMPRESSED: Final = re.compile(r"\.(?:tar\.gz|tgz)\Z", re.IGNORECASE)
 
 #: Names, times and sizes of an archive or of a folder's top level; a difference means that the model has changed.
 _Stamp = tuple[tuple[str, int, int], ...]
@@ -71,13 +72,13 @@ class StoredModels:
 
 def _name_of(path: Path, location: str) -> str:
     """Return the name under which a model would be registered; if it cannot be read, the name of its file."""
-    if not location.endswith(_COMPRESSED):
+    if not _COMPRESSED.search(location):
         try:
             with outline(path, url=location) as files:
                 return configuration_of(files).name or files.name
         except (ArchiveError, ModelError, OSError):
             pass  # a call that loads the model gets the error
-    return fallback_name(location.removesuffix(_COMPRESSED))
+    return fallback_name(_COMPRESSED.sub("", location))
 
 
 def _stamp_of(path: Path) -> _Stamp:

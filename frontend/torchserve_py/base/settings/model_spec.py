@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz")
+#: How the names of archives end, in any case.
+ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz", ".zip")
 
 _URL = re.compile(r"(?:file|https?)://", re.IGNORECASE)
 _NAME = re.compile(r"([^=:/?#]*)=(.*)", re.DOTALL)
-_ENDS_AS_ARCHIVE = re.compile(r"[^?#]*\.(?:mar|model|tar\.gz|tgz)", re.IGNORECASE)
+_ENDS_AS_ARCHIVE = re.compile(r"[^?#]*\.(?:mar|model|tar\.gz|tgz|zip)", re.IGNORECASE)
 
 
 class ModelSpec(NamedTuple):
@@ -25,6 +26,11 @@ class ModelSpec(NamedTuple):
     def __str__(self) -> str:
         """Return the model as a list of models writes it."""
         return self.location if self.name is None else f"{self.name}={self.location}"
+
+
+def is_archive_name(name: str) -> bool:
+    """Return whether a file of that name is an archive."""
+    return name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
 def is_url(location: str) -> bool:
@@ -44,8 +50,8 @@ def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
 def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[ModelSpec]:
     """Replace `all`, in any case, by everything in `model_store` that looks like a model, sorted; other values stay.
 
-    A model that another value names is not loaded twice. A model is every folder, and every file whose name ends in
-    `.mar`, `.model` or `.tar.gz`, unless the name starts with a dot. In place of a folder that holds nothing but
+    A model that another value names is not loaded twice. A model is every folder, and every file with the name of an
+    archive (`ARCHIVE_SUFFIXES`), unless the name starts with a dot. In place of a folder that holds nothing but
     folders stand MLServer's models one or two levels below it. Empty and unreadable folders, such as the `lost+found`
     of a volume, are ignored.
     """
@@ -55,7 +61,7 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
         return specs
     named = {spec.location for spec in others}
     entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
-    models = [entry for entry in entries if holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES)]
+    models = [entry for entry in entries if holds_anything(entry) or is_archive_name(entry.name)]
     paths = [path for model in models for path in _mlserver_models(model) or [model]]
     found = sorted(str(path.relative_to(model_store)) for path in paths)
     return [ModelSpec(None, name) for name in found if name not in named] + others

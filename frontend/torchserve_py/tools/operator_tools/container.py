@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from torchserve_py.base.settings.model_spec import holds_anything
+from torchserve_py.base.settings.model_spec import ARCHIVE_SUFFIXES, holds_anything, is_archive_name
 from torchserve_py.base.settings.properties import properties_text, read_properties
 from torchserve_py.core.archive.contracts import contract_of, known_contracts, telling_files
 from torchserve_py.core.archive.manifest import MANIFEST_PATH
@@ -51,8 +51,7 @@ _CONFIG_FLAG: Final = "--ts-config="
 _GRPC_OF_WRAPPER: Final = "8081"
 #: KServe sets it to ``kservev2`` where an InferenceService has the protocol v2 or grpc-v2, otherwise to ``kserve``.
 _ENVELOPE_VARIABLE: Final = "TS_SERVICE_ENVELOPE"
-#: How the names of archives end beside TorchServe's, and those of weights.
-_ARCHIVES: Final = (".tar.gz", ".tgz", ".zip", ".model")
+#: How the names of weights end.
 _WEIGHTS: Final = (".pt", ".pth", ".pt2")
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
@@ -203,7 +202,7 @@ def _models_apart(folder: Path, name: str) -> list[str]:
     An archive alone gets ``name``, all others that of their file or folder.
     """
     entries = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
-    models = [each for each in entries if holds_anything(each) or each.name.endswith(_ARCHIVES)]
+    models = [each for each in entries if holds_anything(each) or is_archive_name(each.name)]
     if any(each.is_file() and each not in models for each in entries) or (folder / MANIFEST_PATH).is_file():
         return []
     if telling_files(folder) or not models:
@@ -215,8 +214,8 @@ def _models_apart(folder: Path, name: str) -> list[str]:
 
 def _name_of(model: Path) -> str:
     """Return a model's name by its archive or folder."""
-    suffix = next((each for each in _ARCHIVES if model.name.endswith(each)), "")
-    return re.sub(r"\W", "_", model.name.removesuffix(suffix))
+    suffix = next((each for each in ARCHIVE_SUFFIXES if model.name.lower().endswith(each)), "")
+    return re.sub(r"\W", "_", model.name[: len(model.name) - len(suffix)])
 
 
 def _has_only_weights(folder: Path) -> bool:

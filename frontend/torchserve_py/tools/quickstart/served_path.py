@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from torchserve_py.base.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec
+from torchserve_py.base.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec, is_archive_name
 from torchserve_py.core.archive.file_function import PYTHON_SUFFIX, split_function
 from torchserve_py.core.archive.function_source import models_in
 
@@ -61,7 +61,7 @@ class ServedPath:
             return cls(path, ModelSpec(None, str(path)))
         if path.suffix in MODEL_FILES:
             return cls(path, ModelSpec(None, str(_module_of(path, store))))
-        if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz", WORKFLOW_SUFFIX)):
+        if not is_archive_name(path.name) and path.suffix != WORKFLOW_SUFFIX:
             archives, models = ", ".join((*ARCHIVE_SUFFIXES, WORKFLOW_SUFFIX)), ", ".join(MODEL_FILES)
             raise NoModel(f"{text} is no Python file, folder or archive ({archives}), and no model ({models})")
         link = store / path.name
@@ -128,7 +128,7 @@ def _module_of(file: Path, store: Path) -> Path:
 def _link_nodes(folder: Path, store: Path) -> None:
     """Link the archives beside that of a workflow into the model store: its nodes may be among them."""
     for archive in folder.iterdir():
-        if archive.name.endswith(ARCHIVE_SUFFIXES) and not (store / archive.name).is_symlink():
+        if is_archive_name(archive.name) and not (store / archive.name).is_symlink():
             (store / archive.name).symlink_to(archive)
 
 
