@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from torchserve_py.apis.workflows import registry as registry_module
+from torchserve_py.apis.workflows import startup_workflows
 from torchserve_py.apis.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
 from torchserve_py.apis.workflows.execution import WorkflowCall
 from torchserve_py.apis.workflows.registry import WorkflowRegistry
@@ -102,13 +103,32 @@ async def test_what_is_served_is_saved_for_a_later_start(
     models.on_change.append(lambda: saved.append(registry.saved))
     await registry.register(RegisterRequest(url="w.war"))
     await registry.register(RegisterRequest(url="w.war", model_name="other"))
+    timeouts = {"response_timeout": 300, "startup_timeout": 600}
+    await registry.register(RegisterRequest(url="w.war", model_name="slow", **timeouts))
     await registry.unregister("w")
-    assert saved == [("w.war",), ("other=w.war", "w.war"), ("other=w.war",)]
+    slow = "slow=w.war?response_timeout=300&startup_timeout=600"
+    assert saved == [("w.war",), ("other=w.war", "w.war"), ("other=w.war", slow, "w.war"), ("other=w.war", slow)]
     store = tmp_path / "store"
-    (tmp_path / "config.properties").write_text(f"load_workflows={','.join(saved[1])}\nmodel_store={store}\n")
+    (tmp_path / "config.properties").write_text(f"load_workflows={','.join(saved[2])}\nmodel_store={store}\n")
     later = WorkflowRegistry(Resolution(parse_flags([]), {}, tmp_path).settings(), models)  # type: ignore[arg-type]
     await later.register_at_start()
-    assert [(each.name, each.url) for each in later.workflows()] == [("other", "w.war"), ("w", "w.war")]
+    assert [(each.name, each.url) for each in later.workflows()] == [(name, "w.war") for name in ("other", "slow", "w")]
+    assert later.saved == saved[2]
+    nodes = [each for each in models.requests[-6:] if (each.response_timeout, each.startup_timeout) == (300, 600)]
+    assert sorted(str(each.model_name) for each in nodes) == ["slow__m", "slow__pre"]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "batch_size=2", "response_timeout=", "response_timeout=-1", "response_timeout=1e3"]
+)
+async def test_what_follows_an_archive_at_the_start_is_a_timeout(query: str) -> None:
+    with pytest.raises(ValueError, match=r"behind w.war\? is not response_timeout=SECONDS or startup_timeout=SECONDS"):
+        startup_workflows.read(f"w.war?{query}")
+
+
+async def test_the_query_of_a_url_is_the_urls() -> None:
+    url = "https://h/w.war?response_timeout=1"
+    assert startup_workflows.read(f"x={url}") == RegisterRequest(url=url, model_name="x")
 
 
 def unpacked(tmp_path: Path) -> list[Path]:

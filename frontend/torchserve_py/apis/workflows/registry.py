@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from torchserve_py.apis.workflows import startup_workflows
 from torchserve_py.apis.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.apis.workflows.errors import (
     DownloadsDisabled,
@@ -17,7 +18,7 @@ from torchserve_py.apis.workflows.errors import (
 from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, execute
 from torchserve_py.apis.workflows.spec import Node
 from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
-from torchserve_py.base.settings.model_spec import ModelSpec, is_url, parse_model_specs
+from torchserve_py.base.settings.model_spec import ModelSpec, is_url
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import DownloadPolicy
@@ -46,9 +47,14 @@ class Workflow:
     """A registered workflow; ``nodes`` are the nodes of its specification with the models that run them."""
 
     name: str
-    url: str
+    request: RegisterRequest
     files: WorkflowFiles
     nodes: Mapping[str, RunnableNode]
+
+    @property
+    def url(self) -> str:
+        """What it was registered with."""
+        return self.request.url
 
 
 class WorkflowRegistry:
@@ -105,8 +111,7 @@ class WorkflowRegistry:
         while self._waiting and not self._draining:
             for text in list(self._waiting):
                 try:
-                    (spec,) = parse_model_specs(text)
-                    await self.register(RegisterRequest(url=spec.location, model_name=spec.name))
+                    await self.register(startup_workflows.read(text))
                 except (WorkflowError, ArchiveError, ModelError, ValueError) as error:
                     self.failures[text] = str(error)
                     logger.error("Workflow %s is not registered, and tried again in a minute: %s", text, error)
@@ -119,14 +124,16 @@ class WorkflowRegistry:
     @property
     def saved(self) -> tuple[str, ...]:
         """The value of ``load_workflows`` with which a later server has the same workflows."""
-        specs = [
-            ModelSpec(
-                None if each.name == each.files.name else each.name,
-                each.url if each.files.downloaded is None else each.files.downloaded.name,
+        served = [
+            startup_workflows.written(
+                ModelSpec(
+                    None if each.name == each.files.name else each.name,
+                    each.url if each.files.downloaded is None else each.files.downloaded.name,
+                ),
+                each.request,
             )
             for each in self.workflows()
         ]
-        served = [str(spec) for spec in specs]
         return (*served, *(text for text in self._waiting if text not in served))
 
     async def unregister(self, name: str) -> None:
@@ -173,7 +180,7 @@ class WorkflowRegistry:
         name = request.model_name or files.name
         try:
             with self._reserved(name):
-                workflow = Workflow(name, request.url, files, await self._register_nodes(name, files, request))
+                workflow = Workflow(name, request, files, await self._register_nodes(name, files, request))
                 self._workflows[name] = workflow
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
