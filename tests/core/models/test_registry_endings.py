@@ -159,7 +159,7 @@ def with_a_job(registry: ModelRegistry) -> Call:
     model = registry.find("m")
     model.dispatcher.set_workers(1)
     call = Call((), b"x")
-    model.submit(call)
+    model.submit(call, None)
     return call
 
 

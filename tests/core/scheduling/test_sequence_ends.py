@@ -266,6 +266,18 @@ def test_where_a_start_is_required_nothing_else_begins_a_sequence():
     assert play.submit("e", "t", step=1) == ["w1 <- e"]
 
 
+def test_where_expired_sequences_may_begin_anew_the_missing_start_is_what_refuses():
+    policy = sequences(max_idle=10.0)
+    limits = replace(policy.sequences, require_start=True, restart_expired=True)
+    play = Play(replace(policy, sequences=limits))
+    play.submit("a", "s", starts_sequence=True)
+    play.answer("a")
+    play.at(10.0).tick()
+    assert play.submit("b", "s") == ["b: sequence_unknown"]  # as the rules of stored sequences say
+    assert play.submit("c", "s", step=2) == ["c: sequence_expired"]
+    assert play.submit("d", "s", starts_sequence=True) == ["w1 <- d"]
+
+
 def test_what_continues_a_stored_sequence_only_the_store_can_tell():
     policy = sequences()
     play = Play(replace(policy, sequences=replace(policy.sequences, durable=True, require_start=True)))

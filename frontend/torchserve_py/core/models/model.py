@@ -96,25 +96,25 @@ class Model:
         self._room = room
         if room is not None:
             room.add(self)
-        #: Admits one call; a refusal is raised by the first `Call.next`.
-        self.submit: Callable[[Call], None] = dispatcher.submit
+        #: Admits one call, or refuses it for a cause; a refusal is raised by the first `Call.next`.
+        self.submit: Callable[[Call, Cause | None], None] = dispatcher.submit
         self._observers = observers
         if observers:
             self.submit = self._submit_observed
 
-    def submit_for(self, account: Account, call: Call) -> None:
-        """Admit a call of a client with an account, unless that does not allow it."""
+    def submit_for(self, account: Account, call: Call, refusal: Cause | None = None) -> None:
+        """Admit a call of a client with an account, unless that does not allow it, or refuse it for a cause."""
         begun = account.begin(call, self.name, self._has_open)
         if isinstance(begun, Exceeded):
             call.exceeded = begun
-            self._submit_observed(call, refusal=begun.cause)
+            self._submit_observed(call, begun.cause)
         else:
-            self._submit_observed(call, begun)
+            self._submit_observed(call, refusal, begun)
 
     def _has_open(self, sequence_id: str) -> bool:
         return self.dispatcher.scheduler.sequence(sequence_id) is not None
 
-    def _submit_observed(self, call: Call, by_account: ObservedJob | None = None, refusal: Cause | None = None) -> None:
+    def _submit_observed(self, call: Call, refusal: Cause | None, by_account: ObservedJob | None = None) -> None:
         """Admit a call, or refuse it, and tell observers of its begin and end."""
         observed = [] if by_account is None else [by_account]
         for observer in self._observers:

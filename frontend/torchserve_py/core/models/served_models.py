@@ -253,6 +253,7 @@ class ServedModels:
         if live is None:
             call.fail(Cause.unregistered)
             return
+        refusal: Cause | None = None
         if call.by_default:
             if named := call.header(VERSION_HEADER):
                 live, call.by_default = self.find(model.name, named), False
@@ -263,16 +264,16 @@ class ServedModels:
         if call.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
             owner = versions.choose_for(call, call.sequence.id, live)
             if owner is None:
-                live.dispatcher.submit(call, Cause.sequence_moved)
-                return
-            live = owner
+                refusal = Cause.sequence_moved
+            else:
+                live = owner
         if live.served is not model:
             call.other_version = live.version
         if call.account is None:
-            live.submit(call)
+            live.submit(call, refusal)
         else:
-            live.submit_for(call.account, call)
-        if self._watchers and (watcher := self._watchers.get(model.name)) is not None:
+            live.submit_for(call.account, call, refusal)
+        if self._watchers and refusal is None and (watcher := self._watchers.get(model.name)) is not None:
             watcher(live.served, call)
 
     def watch(self, name: str, watcher: Watcher | None) -> None:

@@ -126,6 +126,8 @@ def closed_cause(job: Job, over: ClosedSequences, policy: SequencePolicy, now: f
     if may_begin(job, policy):
         return None
     cause = over.ids.refusal(job.sequence_id, now)
+    if cause is Cause.sequence_expired and policy.restart_expired and job.step is None:
+        cause = None  # as of stored sequences (`ts.sequences.steps.rules`): what is missing is the start marker
     if policy.durable:
         return cause
     must_begin = policy.require_start or (job.step or 1) > 1
