@@ -1,6 +1,6 @@
 """A request over HTTP: which route replies, how the reply becomes an answer, and what is logged and counted.
 
-A route's handler returns a `Reply`. If that is an answer, or one answer of one job, `HttpCall` needs no task: it
+A route's handler returns a `Reply`. If that is an answer, or one answer of one job, no task is needed: `HttpRequest`
 continues in the callback of the read that completes the request's body, and in the callback of the job's result.
 Everything else runs in a task.
 """
@@ -44,7 +44,6 @@ _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
 #: The status of an accepted WebSocket, whose client may leave at any time.
 _SWITCHING_PROTOCOLS: Final = 101
 _ID_KEY: Final = REQUEST_NAME.encode()
-#: What a body has no longer once its encoding is undone.
 
 
 class Application:
@@ -85,7 +84,7 @@ class HttpRequest(Request):
     """One request, from its head to its answer.
 
     `Request.stage` says how far its answer has got. Until that is over, the call waits for one thing at a time: its
-    turn on the connection, its body (`_after_body`), its job (`_exchange`), or a coroutine (`_task`) that answers
+    turn on the connection, its body (`_after_body`), its job (`_call`), or a coroutine (`_task`) that answers
     without a job, or sends the job's stream.
 
     Attributes:

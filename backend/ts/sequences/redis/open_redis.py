@@ -3,11 +3,10 @@
 from typing import Final
 
 from ts.protocol.messages import Cache
-from ts.sequences.redis.redis_maintenance import RedisMaintenance
-from ts.sequences.redis.redis_store import RedisStore
+from ts.sequences.redis.redis_store import NO_PACKAGE, RedisStore
 from ts.sequences.redis.sentinel_url import is_sentinel_url
 from ts.sequences.steps.stores.maintenance import Maintenance
-from ts.sequences.steps.stores.store import Store, StoreSettings
+from ts.sequences.steps.stores.store import Store, StoreError, StoreSettings
 
 _SCHEMES: Final = frozenset(("redis", "rediss", "unix"))
 
@@ -25,4 +24,8 @@ def keeps(place: str) -> bool:
 
 def open_maintenance(place: str, *, create: bool) -> Maintenance:
     """Return the store at a URL; it needs no creation. Raises StoreError: it cannot be used."""
+    try:
+        from ts.sequences.redis.redis_maintenance import RedisMaintenance
+    except ModuleNotFoundError as error:
+        raise StoreError(NO_PACKAGE) from error
     return RedisMaintenance(place)

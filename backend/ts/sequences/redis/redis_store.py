@@ -66,6 +66,7 @@ from ts.sequences.steps.stores.store import (
 
 logger = logging.getLogger(__name__)
 
+NO_PACKAGE: Final = "a store in Redis needs the package redis: pip install 'torchserve-py[redis]'"
 #: The lifetime of the key that is written only to wait for the replicas (ms).
 _COPIED_LIFETIME: Final = 60_000
 #: The most bytes of commits that one command writes, except that each may be larger by itself.
@@ -93,7 +94,7 @@ class RedisStore(Store):
             from ts.sequences.redis.redis_conversion import convert
             from ts.sequences.redis.redis_keeping import check_keeping, told_by
         except ModuleNotFoundError as error:
-            raise StoreError("store: redis needs the package redis: install torchserve-py[redis]") from error
+            raise StoreError(NO_PACKAGE) from error
         self._settings, self._url, self._replicas = settings, url, replicas
         self._keys = Keys(settings.model)
         self._lease, self._lifetime = _milliseconds(settings.lease), _milliseconds(settings.lifetime)

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from ts.protocol.messages import ENDED
 from ts.sequences.steps.record import SequenceRecord, is_made_by_server
 
-#: Status and cause of a refusal; the server has the words for it (`endpoints/failures.py`).
+#: Status and cause of a refusal. For the causes that it knows the server has words and a status of its own
+#: (`endpoints/failures.py`); for others clients get this status.
 Reason = tuple[int, str]
 APPLIED: Final = (409, "step_applied")
 GAP: Final = (409, "step_gap")

@@ -14,7 +14,7 @@ and the stream counts as applied. If the stream breaks off after such a commit, 
 were stored, with the header ``ts_stream_interrupted``.
 
 The client never gets a guess. If a commit fails, the worker asks the store whether it was written. If the server does
-not know whether a lost worker has applied a step, it sends the step again only to ask (see `History`): taking the
+not know whether a lost worker has applied a step, it sends the step again only to ask (see `StepHistory`): taking the
 sequence's lease for that also prevents the lost worker from applying the step later. If the outcome remains
 unknown, the step is answered with ``outcome_unknown``.
 """

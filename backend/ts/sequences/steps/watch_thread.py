@@ -37,7 +37,11 @@ class WatchThread:
             try:
                 if wanted := self._watch.wait():
                     self._tell(wanted)
-            except StoreError as error:
-                if not self._is_closed.is_set():
+            except Exception as error:
+                if self._is_closed.is_set():
+                    return
+                if isinstance(error, StoreError):
                     logger.debug("The sequence store cannot be listened to: %s", error)
-                    self._is_closed.wait(_PAUSE)
+                else:  # a defect; without this thread other servers would get no sequence of this one
+                    logger.exception("The sequences that other servers ask for were not let go")
+                self._is_closed.wait(_PAUSE)

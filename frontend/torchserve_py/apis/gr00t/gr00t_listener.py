@@ -27,6 +27,7 @@ from torchserve_py.apis.gr00t.gr00t_messages import Gr00tRequest, pack, pack_mod
 from torchserve_py.apis.gr00t.gr00t_settings import Gr00tSettings
 from torchserve_py.apis.live.episodes import Episode, Robots
 from torchserve_py.apis.live.live_steps import StepTemplate
+from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log
 from torchserve_py.base.settings.addresses import Address, in_url
@@ -100,7 +101,7 @@ class Gr00tListener:
         used = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self.addresses["gr00t_port"] = address = Address("tcp", own.gr00t_address, used)
         logger.info("gr00t_port: listening at %s", address)
-        self._receiving = asyncio.get_running_loop().create_task(self._receive())
+        self._receiving = in_background(self._receive(), "receiving requests of GR00T's clients")
 
     async def close(self) -> None:
         """Take no more requests, give answers that are being made a few seconds, and end the rest."""

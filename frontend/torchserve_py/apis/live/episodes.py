@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from torchserve_py.apis.live.live_steps import StepTemplate
 from torchserve_py.apis.live.message_forms import LiveStep
+from torchserve_py.apis.live.session_ends import APPLIED, LOST
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import INTERNAL, EndpointError, Failure
@@ -19,13 +20,6 @@ from torchserve_py.net.running_time import running_time
 #: How many episodes of a protocol a server keeps, and for how long without an observation (seconds).
 MOST_EPISODES: Final = 10_000
 _KEPT_SECONDS: Final = 600.0
-
-#: Failures of steps that were applied before, and those after which a sequence has no further step.
-_APPLIED: Final = (Cause.step_applied, Cause.step_differs)
-_OVER: Final = (
-    *(Cause.sequence_lost, Cause.sequence_expired, Cause.sequence_unknown, Cause.sequence_ended),
-    Cause.version_gone,
-)
 
 
 class Episode:
@@ -72,7 +66,7 @@ class Episode:
             try:
                 return await self._run(template, LiveStep(self._last + 1, body, deadline=deadline))
             except EndpointError as error:
-                if error.failure.cause in _OVER:
+                if error.failure.cause in (*LOST, Cause.sequence_ended):
                     self.restart()
                 raise
 
@@ -86,7 +80,7 @@ class Episode:
                 raise EndpointError(Failure(500, INTERNAL, message))
         except EndpointError as error:
             # The number of a step that was dropped because it could not be in time is not used again.
-            if error.failure.cause in _APPLIED or template.drops_late_steps:
+            if error.failure.cause in APPLIED or template.drops_late_steps:
                 self._last = step.number
             raise
         finally:

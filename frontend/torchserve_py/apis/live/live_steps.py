@@ -144,7 +144,7 @@ class StepCall(ClientCall):
             await self.send(part)
 
     def usable(self, outcome: Part | Cause) -> Part:
-        """Return the outcome as `Exchange.usable` does; note whether the sequence ends with it.
+        """Return the outcome as `ClientCall.usable` does; note whether the sequence ends with it.
 
         `write` notes this, too, but not every part is written: errors are not, and no answer that the client has.
         """

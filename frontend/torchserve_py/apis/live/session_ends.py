@@ -1,4 +1,4 @@
-"""Why the server closes a session: close codes of the WebSocket, and their reasons."""
+"""Which failures of steps end a session, and with which close code and reason of the WebSocket."""
 
 from typing import Final
 
@@ -18,8 +18,9 @@ REPLACED: Final = (4409, "Another connection has resumed the session.")
 #: The sequence is over: it has expired, or its state is lost.
 GONE: Final = 4410
 
-
-_OVER: Final = (Cause.sequence_lost, Cause.sequence_expired, Cause.sequence_unknown, Cause.version_gone)
+#: Failures of steps that were applied before, and those after which a sequence that has not ended has no further step.
+APPLIED: Final = (Cause.step_applied, Cause.step_differs)
+LOST: Final = (Cause.sequence_lost, Cause.sequence_expired, Cause.sequence_unknown, Cause.version_gone)
 
 
 def code_of_refusal(failure: Failure) -> tuple[int, str]:
@@ -46,7 +47,7 @@ def check_goes_on(failure: Failure) -> None:
     """Raise SessionOver if the session ends with this failure of a step."""
     if failure.cause == Cause.sequence_ended:
         raise SessionOver(*ENDED)
-    if failure.cause in _OVER:
+    if failure.cause in LOST:
         raise SessionOver(GONE, failure.cause)
     check_server_stays(failure)
 

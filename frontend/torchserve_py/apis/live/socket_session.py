@@ -18,6 +18,7 @@ from typing import Any, Final
 from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
 from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_ends import (
+    APPLIED,
     BROKEN,
     ENDED,
     FULL,
@@ -44,9 +45,6 @@ _GIVE_UP_AFTER: Final = 40.0
 _READ_AHEAD: Final = 8
 #: Seconds within which a client must confirm that the connection is closed.
 _CLOSE_LIMIT: Final = 5.0
-
-#: Refusals of steps that were applied before.
-_APPLIED: Final = (Cause.step_applied, Cause.step_differs)
 
 #: Sends an answer when those before it are sent; may raise SessionOver.
 SendAnswer = Callable[[], Awaitable[None]]
@@ -92,7 +90,7 @@ class OpenSocket(ABC):
     async def run(self) -> None:
         """Serve the session until the client leaves or the server closes it.
 
-        If the connection is lost, `HttpCall.left` cancels this, unless `_receive` has noticed it first.
+        If the connection is lost, `HttpRequest.left` cancels this, unless `_receive` has noticed it first.
         """
         await self.greet()
         self._check()
@@ -312,7 +310,7 @@ class StepSession(SocketSession):
             await step.relay(await step.next_usable())
         except EndpointError as error:
             failure = error.failure
-            if failure.cause in _APPLIED:
+            if failure.cause in APPLIED:
                 self.applied = max(self.applied, step.number)
             elif failure.cause == Cause.sequence_unknown and not self.applied and step.number > 1:
                 # The first step has failed, so the session's sequence has yet to begin.

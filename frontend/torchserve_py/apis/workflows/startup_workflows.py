@@ -29,8 +29,8 @@ def read(text: str) -> RegisterRequest:
     if wrong or not timeouts:
         known = "=SECONDS or ".join(_TIMEOUTS)
         raise ValueError(f"{', '.join(wrong) or repr(query)} behind {location}? is not {known}=SECONDS")
-    seconds = {name: int(value) for name, value in timeouts.items()}
-    return RegisterRequest(url=location, model_name=spec.name, **seconds)
+    response, startup = (None if name not in timeouts else int(timeouts[name]) for name in _TIMEOUTS)
+    return RegisterRequest(url=location, model_name=spec.name, response_timeout=response, startup_timeout=startup)
 
 
 def _is_number(text: str) -> bool:

@@ -31,7 +31,7 @@ _SHOWN: Final = 80
 
 
 def calls_of(serving: Serving, max_size: int) -> Callable[[FileFunction], CallModel]:
-    """See `plugin_api.Plugin.calls`."""
+    """Return what makes the calls of a function's model: each runs the function that it names in the caller's file."""
 
     def of_function(caller: FileFunction) -> CallModel:
         return partial(_call, serving, max_size, caller)
