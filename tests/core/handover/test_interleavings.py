@@ -17,7 +17,7 @@ from tests.core.dispatch.shell import Shell, stateful
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.dispatch.ownership import Ownership
-from torchserve_py.core.handover.left_sequences import LeftSequences
+from torchserve_py.core.handover.left_sequences import HandoverFolder
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import JobFailed, part_of
 from torchserve_py.core.scheduling.closed import ClosedSequences
@@ -109,7 +109,6 @@ class World:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self.start_server()
         self.workers: dict[str, CountingWorker] = {}
         self.made = 0
         self.calls: list[tuple[str, Call]] = []
@@ -119,15 +118,16 @@ class World:
         self.leaving: set[str] = set()
         self.ends: Counter[str] = Counter()
 
-    def start_server(self) -> None:
+    async def start_server(self) -> None:
         """Start a server, which has no worker yet."""
         self.over = ClosedSequences(86_400.0)
         self.shell = Shell(stateful(), 0, self.over)
         self.dispatcher = self.shell.dispatcher
         self.dispatcher.set_workers(4)
         if self.folder is not None:
-            self.left = LeftSequences(self.folder)
-            self.left.look()
+            folder = HandoverFolder(self.folder)
+            await folder.look()
+            self.left = folder.of("m")
             self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
             self.dispatcher.inherit(self.left, self.shell.version)
 
@@ -167,7 +167,7 @@ class World:
         for worker in self.workers.values():
             worker.ended.set_result("was stopped")
         self.workers = {}
-        self.start_server()
+        await self.start_server()
         self.add_worker()
         self.add_worker()
 
@@ -250,6 +250,13 @@ class World:
             each.result()
 
 
+async def started(folder: Path | None = None) -> World:
+    """Return a world with a server."""
+    world = World(folder)
+    await world.start_server()
+    return world
+
+
 WHAT = ["submit"] * 8 + ["work"] * 12 + ["turn"] * 6 + ["vacate", "vacate", "retire", "kill", "add", "refuse", "end"]
 
 
@@ -271,7 +278,7 @@ def test_each_step_counts_once_whichever_server_it_comes_to(kills: bool, tmp_pat
 
 
 async def play(steps: list[tuple[str, int]], *, kills: bool, folder: Path | None = None) -> None:
-    world = World(folder)
+    world = await started(folder)
     world.add_worker()
     world.add_worker()
     for what, pick in steps:

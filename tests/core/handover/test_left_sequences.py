@@ -4,97 +4,152 @@ import asyncio
 import math
 import os
 import resource
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.core.handover.test_interleavings import World
+from tests.core.handover.test_interleavings import World, started
 
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.handover.left_sequences import Damaged, LeftSequences
+from torchserve_py.core.handover import left_sequences
+from torchserve_py.core.handover.left_sequences import Damaged, HandoverFolder, LeftSequences
 from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 
+A_LIMIT = 60.0
 
-def leave(folder: Path, state: bytes = b"7", rest: float = 60.0) -> Path:
-    """Leave the sequence s of version 1."""
-    left = LeftSequences(folder)
-    left.published("1", "s", left.write("1", "s", LeftSequence(("a token",), math.inf), rest, [state]))
+
+async def leave(folder: Path, state: bytes = b"7", rest: float = 60.0, version: str = "1", model: str = "m") -> Path:
+    """Leave the sequence s."""
+    left = HandoverFolder(folder).of(model)
+    await left.write(version, "s", LeftSequence(("a token",), math.inf), rest, [state], A_LIMIT)
     return next(folder.glob("*/*"))
 
 
-def found(folder: Path) -> LeftSequences:
-    left = LeftSequences(folder)
-    left.look()
-    return left
+async def found(folder: Path, model: str = "m") -> LeftSequences:
+    next_one = HandoverFolder(folder)
+    await next_one.look()
+    return next_one.of(model)
 
 
-def test_a_sequence_is_read_as_it_was_written_by_one_server_only(tmp_path: Path) -> None:
-    leave(tmp_path, b"\0" * 1_000_000)
-    first, second = found(tmp_path), found(tmp_path)
+async def test_a_sequence_is_read_as_it_was_written_by_one_server_only(tmp_path: Path) -> None:
+    await leave(tmp_path, b"\0" * 1_000_000)
+    first, second = await found(tmp_path), await found(tmp_path)
     assert (first.version_of("s"), first.version_of("t")) == ("1", None)
-    read = first.read("s")
+    read = await first.read("s")
     assert read is not None
     assert (read.sequence, bytes(read.given)) == (LeftSequence(("a token",), math.inf), b"\0" * 1_000_000)
-    assert second.read("s") is None
-    assert first.read("s") is not None, "its worker may have died meanwhile"
+    assert await second.read("s") is None
+    assert await first.read("s") is not None, "its worker may have died meanwhile"
     first.forget("s")
     assert first.version_of("s") is None
+    await first.removed()
     assert not any(tmp_path.glob("*/*"))
 
 
-@pytest.mark.parametrize("version", ["1.0", "..", ".", "a/b", "ü" * 40])
-def test_a_version_may_have_any_name(tmp_path: Path, version: str) -> None:
-    folder = tmp_path / "model"
-    left = LeftSequences(folder)
-    left.published(version, "s", left.write(version, "s", LeftSequence((), math.inf), 60.0, [b"7"]))
+@pytest.mark.parametrize("name", ["1.0", "..", ".", "a/b", "ü" * 200])
+async def test_models_and_versions_may_have_any_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "handover"
+    await leave(folder, version=name, model=name)
     assert [each.parent.parent for each in tmp_path.rglob("*") if each.is_file()] == [folder]
-    assert found(folder).version_of("s") == version
+    assert (await found(folder, name)).version_of("s") == name
 
 
-def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+async def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            leave(tmp_path, bytes(2_000_000))
+            await leave(tmp_path, bytes(2_000_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not any(each.is_file() for each in tmp_path.rglob("*"))
 
 
-def test_a_sequence_that_was_idle_for_too_long_is_removed(tmp_path: Path) -> None:
-    leave(tmp_path, rest=-1.0)
-    assert found(tmp_path).version_of("s") is None
+async def test_a_sequence_that_was_idle_for_too_long_is_removed(tmp_path: Path) -> None:
+    await leave(tmp_path, rest=-1.0)
+    assert (await found(tmp_path)).version_of("s") is None
     assert not any(tmp_path.glob("*/*"))
 
 
-def test_what_a_server_that_died_has_begun_is_removed_an_hour_later(tmp_path: Path) -> None:
-    LeftSequences(tmp_path).write("1", "s", LeftSequence((), 1.0), 60.0, [b"7"])
-    (path,) = tmp_path.glob("*/*")
-    assert found(tmp_path).version_of("s") is None
+@pytest.mark.parametrize("name", [".taken-s", ".being-written"])
+async def test_what_a_server_that_died_has_had_is_removed_an_hour_later(tmp_path: Path, name: str) -> None:
+    path = (await leave(tmp_path)).rename(next(tmp_path.glob("*")) / name)
+    assert (await found(tmp_path)).version_of("s") is None
     assert path.exists()
     os.utime(path, (time.time() - 4_000.0,) * 2)
-    found(tmp_path)
+    await found(tmp_path)
     assert not path.exists()
+
+
+async def test_a_model_that_is_no_longer_served_leaves_nothing(tmp_path: Path) -> None:
+    await leave(tmp_path)
+    await leave(tmp_path, model="other")
+    left = await found(tmp_path)
+    left.drop()
+    assert left.version_of("s") is None
+    await left.removed()
+    assert (await found(tmp_path)).version_of("s") is None
+    assert (await found(tmp_path, "other")).version_of("s") == "1"
 
 
 @pytest.mark.parametrize(
     "change",
     [lambda content: b"", lambda content: content[:-1], lambda content: b"x" + content, lambda content: content + b"x"],
 )
-def test_a_damaged_file_says_so(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
-    path = leave(tmp_path)
+async def test_a_damaged_file_says_so(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    path = await leave(tmp_path)
     path.write_bytes(change(path.read_bytes()))
+    left = await found(tmp_path)
+    assert left.version_of("s") is not None, "else it would begin anew"
     with pytest.raises(Damaged):
-        found(tmp_path).read("s")
+        await left.read("s")
+
+
+@pytest.fixture
+def hung_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A disk that gives no answer until the test is over, and limits that are short."""
+    over = threading.Event()
+    for name in ("_files_in", "_write", "_take", "_unlink"):
+        work = getattr(left_sequences, name)
+        monkeypatch.setattr(left_sequences, name, lambda *args, work=work: (over.wait(60.0), work(*args))[1])
+    monkeypatch.setattr(left_sequences, "_LIMIT", 0.01)
+    yield
+    over.set()
+
+
+async def test_a_disk_that_hangs_holds_nothing_up(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    path = await leave(tmp_path)
+    left = await found(tmp_path)
+    request.getfixturevalue("hung_disk")
+    async with asyncio.timeout(5.0):
+        await HandoverFolder(tmp_path).look()
+        with pytest.raises(TimeoutError):
+            await left.write("1", "t", LeftSequence((), math.inf), 60.0, [b"7"], 0.01)
+        with pytest.raises(TimeoutError):
+            await left.read("s")
+        left.forget("s")
+        await left.removed()
+    assert path.exists()
+
+
+async def test_what_was_not_written_in_time_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_late, is_over = threading.Event(), threading.Event()
+    write = left_sequences._write
+    monkeypatch.setattr(left_sequences, "_write", lambda *args: (is_late.wait(60.0), write(*args), is_over.set()))
+    with pytest.raises(TimeoutError):
+        await HandoverFolder(tmp_path).of("m").write("1", "s", LeftSequence((), math.inf), 60.0, [b"7"], 0.01)
+    is_late.set()
+    assert await asyncio.to_thread(is_over.wait, 60.0)
+    assert not any(tmp_path.glob("*/*"))
 
 
 async def next_server(folder: Path) -> World:
     """Return a server that has found the sequence s, of which seven steps have run, and has got two steps of it."""
-    leave(folder)
-    world = World(folder)
+    await leave(folder)
+    world = await started(folder)
     world.add_worker()
     world.add_worker()
     world.submit("s")
@@ -146,20 +201,21 @@ async def test_a_client_that_leaves_meanwhile_takes_nothing_with_it(tmp_path: Pa
 
 
 async def test_a_worker_that_does_not_take_the_sequence_has_it_refused_as_lost(tmp_path: Path) -> None:
-    leave(tmp_path)
-    world = World(tmp_path)
+    await leave(tmp_path)
+    world = await started(tmp_path)
     world.add_worker()
     world.refuses["s"] = True
     world.submit("s")
     world.submit("s")
     assert await counts(world) == ["sequence_lost", "sequence_lost"]
+    await world.left.removed()
     assert not any(tmp_path.glob("*/*"))
 
 
 async def test_steps_of_a_sequence_that_another_server_has_taken_begin_one(tmp_path: Path) -> None:
-    leave(tmp_path)
-    world = World(tmp_path)
-    assert found(tmp_path).read("s") is not None
+    await leave(tmp_path)
+    world = await started(tmp_path)
+    assert await (await found(tmp_path)).read("s") is not None
     world.add_worker()
     world.submit("s")
     world.submit("s")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.core.handover.test_interleavings import World
+from tests.core.handover.test_interleavings import World, started
 
 from torchserve_py.core.handover.move import MOVE_TRANSITIONS
 
@@ -14,7 +14,7 @@ def played(play: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     """Play with w1, which has had one step of the sequence s and is to leave, and w2."""
 
     async def begin() -> None:
-        world = World()
+        world = await started()
         world.add_worker()
         world.add_worker()
         world.submit("s")

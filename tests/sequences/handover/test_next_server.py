@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 from tests.sequences.handover.test_scaled_and_restarted import CONFIG, COUNTING, MIGRATING, TWO, VERSIONED, versioned
 
 QUICKLY = {"drain_timeout": 0}
@@ -94,3 +95,22 @@ def test_a_sequence_whose_state_cannot_be_left_or_read_is_lost(tmp_path: Path) -
         assert sorted(answers, key=str) == [(410, "sequence_lost"), 2, 2]
         assert "its checksum is wrong" in server.log()
         assert left(server) == []
+
+
+def test_left_sequences_go_with_the_last_version_of_their_model(tmp_path: Path) -> None:
+    models = {"said": versioned(tmp_path, "1", VERSIONED), "also": versioned(tmp_path, "2", MIGRATING)}
+    with RunningServer({"said": models["said"]}, QUICKLY) as server:
+        server.wait_ready()
+        assert [server.predict("said", sequence=name).text for name in "abc"] == ["1 1:"] * 3
+        restart(server)
+        server.wait_ready()
+        assert server.register(models["also"], model_name="said").ok
+        url = f"{server.management}/models/said"
+        assert requests.put(f"{url}/2/set-default", timeout=DEADLINE).ok
+        assert requests.delete(f"{url}/1", timeout=DEADLINE).ok
+        assert server.predict("said", sequence="a").text == "2 2:1"
+        assert len(left(server)) == 2
+        assert requests.delete(url, timeout=DEADLINE).ok
+        eventually(lambda: left(server) == [], "they are removed")
+        assert server.register(models["said"], model_name="said").ok
+        assert [server.predict("said", sequence=name).text for name in "bc"] == ["1 1:", "1 1:"]

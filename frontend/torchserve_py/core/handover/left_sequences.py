@@ -1,26 +1,35 @@
 """Sequences in memory that a server leaves to the next one when it stops: each in a file, which one server takes.
 
-A file is named after the sequence, and when that has been idle for too long. It has a line that names the format, the
-CRC-32 of what follows, what the scheduler knew of the sequence as msgpack behind its length, and what its worker gave
-(`ts.sequences.handover`). None of it is code.
+The folder of a model and the file of a sequence have digests as names, since names and ids may be long, or ``..``. A
+file has a line that names the format, the CRC-32 of what follows, what is known of the sequence as msgpack behind its
+length (`_Known`), and what its worker gave (`ts.sequences.handover`). None of it is code.
 """
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import logging
 import math
 import os
+import secrets
 import struct
+import threading
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
 
 import msgpack
 
+from torchserve_py.base.background_tasks import in_background
+from torchserve_py.core.handover.disk import Disk
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
+
+logger = logging.getLogger(__name__)
 
 _FIRST_LINE: Final = b"torchserve-py left sequence 1\n"
 _NUMBER: Final = struct.Struct(">I")
@@ -28,10 +37,28 @@ _NUMBER: Final = struct.Struct(">I")
 _LONGEST: Final = 30 * 86_400.0
 #: After how long a file is nobody's that is being written, or was taken by a server that died then (seconds).
 _ABANDONED: Final = 3600.0
+#: How long looking at the folder, reading a file, and removing files may take (seconds).
+_LIMIT: Final = 10.0
 
 
 class Damaged(ValueError):
     """A file cannot be read; the message says why."""
+
+
+class _Known(NamedTuple):
+    """What stands before the state.
+
+    Attributes:
+        version: The version that the sequence is of.
+        ends_at: When it has been idle for too long, in seconds since 1970.
+        tokens: Those of its jobs that were answered.
+        time_left: Seconds until it reaches its time limit, None if it has none.
+    """
+
+    version: str
+    ends_at: float
+    tokens: tuple[str, ...]
+    time_left: float | None
 
 
 class Left(NamedTuple):
@@ -41,59 +68,96 @@ class Left(NamedTuple):
     given: memoryview
 
 
-class LeftSequences:
-    """Those of one model, by their ids. `look`, `write` and `read` block."""
+class _Found(NamedTuple):
+    """A file of a sequence."""
+
+    version: str
+    path: Path
+
+
+class HandoverFolder:
+    """The sequences of all models that servers leave in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._disk = Disk()
+        #: What earlier servers have left, by the name of the folder of a model.
+        self._found: dict[str, dict[str, _Found]] = {}
+        self._left: dict[str, LeftSequences] = {}
+
+    async def look(self) -> None:
+        """Note which sequences there are; remove those that are over."""
+        try:
+            self._found = await self._disk.run(partial(_files_in, self._folder), _LIMIT)
+        except OSError as error:
+            why = str(error) or f"no answer within {_LIMIT:g} s"
+            logger.warning("What an earlier server has left of sequences in %s is lost: %s", self._folder, why)
+
+    def of(self, model: str) -> LeftSequences:
+        """Return those of a model."""
+        if (left := self._left.get(model)) is None:
+            name = name_of(model)
+            left = self._left[model] = LeftSequences(self._folder / name, self._disk, self._found.pop(name, {}))
+        return left
+
+    async def settle(self) -> None:
+        """Wait until no sequences change hands within this process."""
+        for left in self._left.values():
+            async with left.changing_hands:
+                pass
+
+    async def removed(self) -> None:
+        """Wait until the files are gone that were to be removed."""
+        await asyncio.gather(*(left.removed() for left in self._left.values()))
+
+
+class LeftSequences:
+    """Those of one model, by their ids.
+
+    Args:
+        folder: The one of the model.
+        disk: What this runs on that blocks.
+        files: Those that earlier servers have left, by the names of their sequences.
+    """
+
+    def __init__(self, folder: Path, disk: Disk, files: dict[str, _Found]) -> None:
+        self._folder, self._disk, self._files = folder, disk, files
         #: Held while they change hands within this process, as they do when a version is loaded again.
         self.changing_hands = asyncio.Lock()
         #: By sequence, the latest attempt to give it to a worker.
         self.fetching: dict[str, asyncio.Task[None]] = {}
-        #: The version and the file of each, by the name of its sequence.
-        self._files: dict[str, tuple[str, Path]] = {}
         #: The version of each that is about to be left, by the name of its sequence, and whether it is lost after all.
         self._coming: dict[str, tuple[str, asyncio.Future[bool]]] = {}
-
-    def look(self) -> None:
-        """Note which sequences there are; remove those that are over."""
-        now = time.time()
-        for path in self._folder.glob("*/*"):
-            name, _, end = path.name.partition(".")
-            if name and end.isdecimal() and int(end) > now:
-                self._files[name] = unquote(path.parent.name[1:]), path
-            elif name or path.stat().st_mtime < now - _ABANDONED:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        #: Files that are being removed.
+        self._removing = set[asyncio.Task[None]]()
 
     def version_of(self, sequence_id: str) -> str | None:
         """Return the version of a sequence that is there, or is to come; None if there is none."""
         if not (self._files or self._coming):
             return None
-        name = _name_of(sequence_id)
+        name = name_of(sequence_id)
         found = self._files.get(name) or self._coming.get(name)
         return None if found is None else found[0]
 
     def expect(self, version: str, sequence_ids: Iterable[str]) -> None:
-        """Let these sequences count from now on, before they come: each will be `published` or `absent`."""
+        """Let these sequences count from now on, before they come: each will be written or `absent`."""
         loop = asyncio.get_running_loop()
-        self._coming.update({_name_of(each): (version, loop.create_future()) for each in sequence_ids})
+        self._coming.update({name_of(each): (version, loop.create_future()) for each in sequence_ids})
 
     async def wait_for(self, sequence_id: str) -> bool:
         """Wait until a sequence that is expected has come, or is not to come; return whether it is lost then."""
-        coming = self._coming.get(_name_of(sequence_id))
+        coming = self._coming.get(name_of(sequence_id))
         return coming is not None and await asyncio.shield(coming[1])
 
-    def published(self, version: str, sequence_id: str, path: Path) -> None:
-        """Let the next server, or another one of this process, have a file that was written. Raises OSError."""
-        name, there = _name_of(sequence_id), path.with_name(path.name[1:])
-        path.rename(there)
-        self._files[name] = version, there
+    def has_come(self, version: str, sequence_id: str) -> None:
+        """Let others of this process have a sequence that was written, and given up."""
+        name = name_of(sequence_id)
+        self._files[name] = _Found(version, self._folder / name)
         self._came(name, is_lost=False)
 
     def absent(self, sequence_id: str, *, is_lost: bool) -> None:
         """Note that a sequence which was expected is over, or has nothing to be left."""
-        self._came(_name_of(sequence_id), is_lost=is_lost)
+        self._came(name_of(sequence_id), is_lost=is_lost)
 
     def lose_expected(self) -> None:
         """Note that all that is still expected is lost."""
@@ -104,55 +168,143 @@ class LeftSequences:
         if (coming := self._coming.pop(name, None)) is not None:
             coming[1].set_result(is_lost)
 
-    def write(self, version: str, sequence_id: str, left: LeftSequence, rest: float, given: Iterable[bytes]) -> Path:
-        """Write a sequence that may be idle for ``rest`` seconds more; it counts once the file is `published`.
+    async def write(
+        self, version: str, sequence_id: str, left: LeftSequence, rest: float, given: Iterable[bytes], limit: float
+    ) -> None:
+        """Write a sequence that may be idle for ``rest`` seconds more; the next server may have it from now on.
 
-        Raises OSError.
+        Raises OSError: it was not written, and will not be.
         """
-        name, folder = _name_of(sequence_id), self._folder / f"v{quote(version, safe='')}"  # a version may be `..`
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = msgpack.packb([left.tokens, None if math.isinf(left.time_left) else left.time_left])
-        parts = [_NUMBER.pack(len(known)), known, *given]
-        checksum = 0
-        for part in parts:
-            checksum = zlib.crc32(part, checksum)
-        path = folder / f".{name}.{math.ceil(time.time() + min(rest, _LONGEST))}"
+        time_left = None if math.isinf(left.time_left) else left.time_left
+        known = _Known(version, time.time() + min(rest, _LONGEST), left.tokens, time_left)
+        decided = threading.Lock()  # held by who has decided whether the file is to count: its thread, or this
+        write = partial(
+            _write, self._folder / name_of(sequence_id), known, given, lambda: decided.acquire(blocking=False)
+        )
         try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.writelines([_FIRST_LINE, _NUMBER.pack(checksum), *parts])
-        except OSError:
-            path.unlink(missing_ok=True)  # the disk may be full
-            raise
-        return path
+            await self._disk.run(write, limit)
+        except TimeoutError as error:
+            if decided.acquire(blocking=False):
+                raise TimeoutError(f"no answer within {limit:.1f} s") from error
+            # It is being given its name at this moment, and nothing can hold that up: so it counts.
 
-    def read(self, sequence_id: str) -> Left | None:
+    def withdraw(self, sequence_id: str) -> None:
+        """Remove a sequence that was written, and is over."""
+        self._remove([self._folder / name_of(sequence_id)])
+
+    async def read(self, sequence_id: str) -> Left | None:
         """Take a sequence, which no other server gets from now on; None if another one has it, or it has not come.
 
         It can be read again until this one has called `forget`. Raises OSError; Damaged.
         """
-        name = _name_of(sequence_id)
-        if name not in self._files:
+        name = name_of(sequence_id)
+        if (found := self._files.get(name)) is None:
             return None
-        version, path = self._files[name]
-        if path.name.startswith(name):
-            taken = path.with_name(f".taken-{path.name}")
-            try:
-                path.rename(taken)
-            except FileNotFoundError:
-                return None
-            os.utime(taken)
-            path = taken
-            self._files[name] = version, path
-        return _read(path.read_bytes())
+        path, taken = found.path, found.path
+        if path.name == name:
+            taken = path.with_name(f".taken-{name}-{secrets.token_hex(8)}")
+            self._files[name] = _Found(found.version, taken)
+        try:
+            return await self._disk.run(partial(_take, path, taken), _LIMIT)
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer within {_LIMIT:g} s") from error
 
     def forget(self, sequence_id: str) -> None:
         """Remove a sequence, which has a worker now, or is of no use."""
-        if (found := self._files.pop(_name_of(sequence_id), None)) is not None:
-            found[1].unlink(missing_ok=True)
+        if (found := self._files.pop(name_of(sequence_id), None)) is not None:
+            self._remove([found.path])
+
+    def drop(self) -> None:
+        """Remove all: no version of the model is served any more."""
+        self._remove([found.path for found in self._files.values()])
+        self._files.clear()
+
+    def _remove(self, paths: list[Path]) -> None:
+        if paths:
+            task = in_background(self._unlink(paths), "removing left sequences")
+            self._removing.add(task)
+            task.add_done_callback(self._removing.discard)
+
+    async def _unlink(self, paths: list[Path]) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self._disk.run(partial(_unlink, paths), _LIMIT)
+
+    async def removed(self) -> None:
+        """Wait until the files are gone that were to be removed."""
+        if self._removing:
+            await asyncio.wait(self._removing)
 
 
-def _name_of(sequence_id: str) -> str:
-    return hashlib.blake2b(sequence_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+def name_of(text: str) -> str:
+    """Return what a model or a sequence is called in file names."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+# What follows blocks.
+
+
+def _files_in(folder: Path) -> dict[str, dict[str, _Found]]:
+    """Return the files of sequences that are not over, by their names, by the folders of their models.
+
+    Those that are over are removed, and what servers that died have left behind.
+    """
+    now = time.time()
+    found: dict[str, dict[str, _Found]] = {}
+    for path in folder.glob("*/*"):
+        with contextlib.suppress(FileNotFoundError):  # another server takes it
+            if path.name.startswith("."):
+                if path.stat().st_mtime < now - _ABANDONED:
+                    path.unlink()
+            elif (known := _known_in(path)) is not None and known.ends_at <= now:
+                path.unlink()
+            else:  # of a damaged one the version does not matter: whoever asks for the sequence learns that it is lost
+                version = "" if known is None else known.version
+                found.setdefault(path.parent.name, {})[path.name] = _Found(version, path)
+    return found
+
+
+def _known_in(path: Path) -> _Known | None:
+    """Return what a file says before the state; None if it cannot be read."""
+    with path.open("rb") as file:
+        start = file.read(len(_FIRST_LINE) + 2 * _NUMBER.size)
+        if not start.startswith(_FIRST_LINE) or len(start) < len(_FIRST_LINE) + 2 * _NUMBER.size:
+            return None
+        try:
+            return _Known(*msgpack.unpackb(file.read(*_NUMBER.unpack(start[-_NUMBER.size :]))))
+        except (ValueError, TypeError, msgpack.UnpackException):
+            return None
+
+
+def _write(path: Path, known: _Known, given: Iterable[bytes], counts: Callable[[], bool]) -> None:
+    """Write a file, which appears whole if it ``counts`` by then."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    packed = msgpack.packb(known)
+    parts = [_NUMBER.pack(len(packed)), packed, *given]
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with open(os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.writelines([_FIRST_LINE, _NUMBER.pack(checksum), *parts])
+        if counts():
+            partial_path.rename(path)
+            return
+    except OSError:  # the disk may be full
+        partial_path.unlink(missing_ok=True)
+        raise
+    partial_path.unlink(missing_ok=True)
+
+
+def _take(path: Path, taken: Path) -> Left | None:
+    """Read a file after it was given a name at which no other server looks."""
+    if path != taken:
+        try:
+            path.rename(taken)
+        except FileNotFoundError:
+            return None
+        os.utime(taken)
+    return _read(taken.read_bytes())
 
 
 def _read(content: bytes) -> Left:
@@ -163,5 +315,12 @@ def _read(content: bytes) -> Left:
     if len(checked) < _NUMBER.size or _NUMBER.pack(zlib.crc32(checked)) != rest[: _NUMBER.size]:
         raise Damaged("its checksum is wrong")
     end = _NUMBER.size + _NUMBER.unpack_from(checked)[0]
-    tokens, time_left = msgpack.unpackb(checked[_NUMBER.size : end])
-    return Left(LeftSequence(tuple(tokens), math.inf if time_left is None else time_left), checked[end:])
+    known = _Known(*msgpack.unpackb(checked[_NUMBER.size : end]))
+    time_left = math.inf if known.time_left is None else known.time_left
+    return Left(LeftSequence(tuple(known.tokens), time_left), checked[end:])
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)

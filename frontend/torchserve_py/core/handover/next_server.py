@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.base.background_tasks import in_background
@@ -53,7 +52,7 @@ class NextServer:
         self._scheduler, self._now = scheduler, now
         self.take_over = take_over
         self._pieces: dict[str, list[bytes]] = {}
-        self._written: dict[str, Path] = {}
+        self._written = set[str]()
 
     def successor(self) -> NextServer:
         """Return this."""
@@ -73,23 +72,22 @@ class NextServer:
         left = LeftSequence(sequence.tokens, sequence.ends_at - now)
         rest = sequence.lane.max_idle - (now - sequence.idle_since)
         try:
-            async with asyncio.timeout(limit):
-                write = self._left.write
-                path = await asyncio.to_thread(write, self._version, sequence_id, left, rest, pieces)
-        except TimeoutError:
-            return None
+            await self._left.write(self._version, sequence_id, left, rest, pieces, limit)
         except OSError as error:
             return [MOVE_FAILED, f"it cannot be written: {error}"]
-        self._written[sequence_id] = path
+        if sequence.state is CLOSED:
+            self._left.withdraw(sequence_id)
+            return [MOVE_FAILED, "it has ended meanwhile"]
+        self._written.add(sequence_id)
         return []
 
     def refuses(self, sequence: Sequence, taker: Any) -> Refusal | None:
         """Let the next server have a file."""
-        path = self._written.pop(sequence.id, None)
-        if path is None:
-            self._left.absent(sequence.id, is_lost=False)
+        if sequence.id in self._written:
+            self._written.remove(sequence.id)
+            self._left.has_come(self._version, sequence.id)
         else:
-            self._left.published(self._version, sequence.id, path)
+            self._left.absent(sequence.id, is_lost=False)
         return None
 
     def declined(self, refusal: Refusal) -> None:
@@ -98,8 +96,9 @@ class NextServer:
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         """Drop what has come of a sequence."""
         self._pieces.pop(sequence_id, None)
-        if (path := self._written.pop(sequence_id, None)) is not None:
-            path.unlink(missing_ok=True)
+        if sequence_id in self._written:
+            self._written.remove(sequence_id)
+            self._left.withdraw(sequence_id)
 
 
 class _Fetched(NamedTuple):
@@ -188,7 +187,7 @@ class Inheritance:
         if version is None:  # there is none, or an earlier attempt, whose sequence is over, has got it
             return _Fetched(None, is_lost)
         try:
-            read = await asyncio.to_thread(left.read, sequence_id)
+            read = await left.read(sequence_id)
         except (Damaged, OSError) as error:
             refusal = Refusal(NOT_ENCODABLE, f"its file cannot be read: {error}")
         else:

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
@@ -15,7 +14,7 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError
 from torchserve_py.core.dispatch.ownership import loses_states
-from torchserve_py.core.handover.left_sequences import LeftSequences
+from torchserve_py.core.handover.left_sequences import HandoverFolder
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.model import Model
@@ -81,8 +80,8 @@ class ModelRegistry(ServedModels):
         self._not_installed: list[str] = []
         #: The sequences that are over, by the name of the model, which may have been unregistered since.
         self._over = OverOfModels()
-        #: What other servers have left of sequences in memory, by the name of the model.
-        self._left: dict[str, LeftSequences] = {}
+        #: What servers leave of sequences in memory.
+        self._handover = HandoverFolder(settings.data_folder / _LEFT_FOLDER)
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
         self._restore = parts.restored
@@ -98,6 +97,7 @@ class ModelRegistry(ServedModels):
         Raises OSError: workers are to run on other machines, and those cannot be reached.
         """
         await self._assembly.start()
+        await self._handover.look()
         # In threads, as a disk may hang.
         self.restored = await asyncio.to_thread(self._restore, self._settings)
         wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings, self.restored)))
@@ -283,11 +283,10 @@ class ModelRegistry(ServedModels):
         """Leave sequences in memory to the next server, once those that change hands have done so."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_LIMIT):
-                for left in self._left.values():
-                    async with left.changing_hands:
-                        pass
+                await self._handover.settle()
         models = (*self._all(), *self._unserved)
         await asyncio.gather(*(model.dispatcher.leave_sequences(_LEAVE_LIMIT) for model in models))
+        await self._handover.removed()
 
     async def close(self) -> None:
         """End every model; open jobs and later calls fail with the cause that the server is shutting down."""
@@ -359,14 +358,8 @@ class ModelRegistry(ServedModels):
             raise
         self._live[model.served.id] = model
         if model.served.is_stateful and not model.served.is_durable:
-            model.dispatcher.inherit(self._left_of(plan.name), plan.version)
+            model.dispatcher.inherit(self._handover.of(plan.name), plan.version)
         return model
-
-    def _left_of(self, name: str) -> LeftSequences:
-        if (left := self._left.get(name)) is None:
-            left = self._left[name] = LeftSequences(self._settings.data_folder / _LEFT_FOLDER / quote(name, safe=""))
-            left.look()
-        return left
 
     async def _take_over(self, model: Model, saved: SavedModel | None, tell: Tell | None) -> None:
         """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
@@ -392,7 +385,7 @@ class ModelRegistry(ServedModels):
         finally:
             self._unserved.discard(model)
         try:
-            async with self._left_of(model.name).changing_hands:
+            async with self._handover.of(model.name).changing_hands:
                 old = self._serve(model, saved)
                 if old is None or not model.served.is_durable:
                     model.pool.resume()
@@ -439,6 +432,8 @@ class ModelRegistry(ServedModels):
         if not versions.models:
             del self._names[model.name]
             self.forget_defaults()
+            if model not in self._unsettled:  # else it was never served
+                self._handover.of(model.name).drop()
         self._weigh(model.name)
         if loses_states(model, versions.staying):
             model.dispatcher.lose_states()
