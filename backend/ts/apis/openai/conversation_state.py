@@ -9,7 +9,8 @@ written whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Self, TypeAlias
+from itertools import islice
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from ts.jobs.errors import RowFailure
 from ts.sequence.log_state import LogState
@@ -30,6 +31,23 @@ PART: Final = "part"
 ENDED: Final = "ended"
 
 
+class Messages(NamedTuple):
+    """The messages of a chat completion that the first items have become; see `response_items.messages_of`.
+
+    Attributes:
+        items: How many items.
+        made: The messages, which are never changed.
+        thought: What the model has thought before the next message.
+    """
+
+    items: int = 0
+    made: Sequence[dict[str, Any]] = ()
+    thought: str = ""
+
+
+NO_MESSAGES: Final = Messages()
+
+
 class ConversationState(LogState):
     """The state; each change makes another one.
 
@@ -38,19 +56,22 @@ class ConversationState(LogState):
         items: All items by id, in order.
         responses: By id, in order: each a response without its output, the ids of its input and its output, and for one
             that is made in the background the ``run``.
+        messages: Those of the items as far as a turn has made them, so that the next turn makes only the new ones.
     """
 
-    __slots__ = ("conversation", "items", "responses")
+    __slots__ = ("conversation", "items", "messages", "responses")
 
     def __init__(
         self,
         conversation: Mapping[str, Any] | None = None,
-        items: Mapping[str, Item] | None = None,
+        items: dict[str, Item] | None = None,
         responses: dict[str, Mapping[str, Any]] | None = None,
+        messages: Messages = NO_MESSAGES,
     ) -> None:
         self.conversation = conversation
         self.items = items or {}
         self.responses = responses or {}
+        self.messages = messages
 
     @classmethod
     def decoded(cls, plain: Sequence[Any]) -> Self:
@@ -66,11 +87,10 @@ class ConversationState(LogState):
         """Return the state after a change."""
         _, kind, value = entry
         if kind == CONVERSATION:
-            return ConversationState(value, self.items, self.responses)
+            return ConversationState(value, self.items, self.responses, self.messages)
         if kind == ITEMS:
-            return ConversationState(self.conversation, {**self.items, **_by_id(value)}, self.responses)
+            return self._with(value, self.responses)
         if kind in (RESPONSE, BEGUN):
-            items = {**self.items, **_by_id(value["input"]), **_by_id(value["output"])}
             kept = {
                 "response": value["response"],
                 "input": [item["id"] for item in value["input"]],
@@ -78,12 +98,13 @@ class ConversationState(LogState):
             }
             if kind == BEGUN:
                 kept["run"] = {"request": value["request"], "number": 0, "at": 0.0, "parts": [], "tokens": []}
-            return ConversationState(self.conversation, items, {**self.responses, value["response"]["id"]: kept})
+            added = [*value["input"], *value["output"]]
+            return self._with(added, {**self.responses, value["response"]["id"]: kept})
         return self._after_background(kind, value)
 
     def _after_background(self, kind: str, value: Any) -> ConversationState:
         """Return the state after a change of a response that is made in the background."""
-        items = self.items
+        added: list[Item] = []
         response_id = value["response"]["id"] if kind == ENDED else value["id"]
         kept = dict(self.responses[response_id])
         if kind == CLAIM:
@@ -94,10 +115,16 @@ class ConversationState(LogState):
             tokens = [*run.get("tokens", ()), *value.get("tokens", ())]  # without, it was begun by an older server
             kept["run"] = {**run, "parts": parts, "tokens": tokens, "at": value["at"]}
         else:
-            items = {**items, **_by_id(value["output"])}
+            added = value["output"]
             kept |= {"response": value["response"], "output": [item["id"] for item in value["output"]]}
             kept["run"] = {**kept["run"], "tokens": []}
-        return ConversationState(self.conversation, items, {**self.responses, response_id: kept})
+        return self._with(added, {**self.responses, response_id: kept})
+
+    def _with(self, added: Sequence[Item], responses: dict[str, Mapping[str, Any]]) -> ConversationState:
+        """Return the state with these items, some of which may replace others, and these responses."""
+        items = {**self.items, **_by_id(added)} if added else self.items
+        are_new = len(items) == len(self.items) + len(added)
+        return ConversationState(self.conversation, items, responses, self.messages if are_new else NO_MESSAGES)
 
     def run(self, response_id: str) -> dict[str, Any] | None:
         """Return how a response is made in the background; None if it is not. Raises RowFailure: there is none."""
@@ -130,10 +157,13 @@ class ConversationState(LogState):
         return kept
 
     def _until(self, kept: Mapping[str, Any], *, with_output: bool) -> list[Item]:
-        ids = list(self.items)
         its = {*kept["input"], *kept["output"]} if with_output else {*kept["input"]}
-        last = next((place for place in range(len(ids) - 1, -1, -1) if ids[place] in its), -1)
-        return [self.items[each] for each in ids[: last + 1]]
+        later = 0
+        for name in reversed(self.items):
+            if name in its:
+                break
+            later += 1
+        return list(islice(self.items.values(), len(self.items) - later))
 
     def without_response(self, response_id: str) -> ConversationState:
         """Return the state without a response, and without items that nothing needs. Raises RowFailure: there is none.
@@ -142,7 +172,7 @@ class ConversationState(LogState):
         """
         self._kept(response_id)
         responses = {name: kept for name, kept in self.responses.items() if name != response_id}
-        items: Mapping[str, Item] = self.items
+        items = self.items
         if self.conversation is None:
             last = self._until(next(reversed(responses.values())), with_output=True) if responses else []
             items = _by_id(last)

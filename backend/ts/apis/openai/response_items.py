@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, NoReturn
 
 from ts.apis.openai.compaction import COMPACTION, message_of, read_compaction
-from ts.apis.openai.conversation_state import Item, refused
+from ts.apis.openai.conversation_state import NO_MESSAGES, Item, Messages, refused
 
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _TEXTS: Final = ("input_text", "output_text", "text")
@@ -146,11 +147,14 @@ def reasoning_item(item_id: str, text: str, summary: Iterable[Any] = ()) -> Item
     return {"id": item_id, "type": "reasoning", "summary": [*summary], "content": content, "encrypted_content": None}
 
 
-def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
-    """Return the messages of a chat completion that items become; thoughts and calls are parts of the model's own."""
-    messages: list[dict[str, Any]] = []
-    thought = ""
-    for item in items:
+def messages_of(items: Sequence[Item], before: Messages = NO_MESSAGES) -> Messages:
+    """Return the messages of a chat completion that items become; thoughts and calls are parts of the model's own.
+
+    Args:
+        before: What the first of the items have become.
+    """
+    messages, thought = [*before.made], before.thought
+    for item in islice(items, before.items, None):
         kind = item["type"]
         if kind == "reasoning":
             thought += "".join(part["text"] for part in item["content"])
@@ -158,14 +162,46 @@ def messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
         if kind == "function_call":
             if not messages or messages[-1]["role"] != "assistant" or thought:
                 messages.append({"role": "assistant", "content": None})
-            messages[-1].setdefault("tool_calls", []).append(_tool_call(item))
+            calls = [*messages[-1].get("tool_calls", ()), _tool_call(item)]
+            messages[-1] = {**messages[-1], "tool_calls": calls}
         else:
             messages.append(_message_of(item))
         if thought:  # that of an answer which was cut off before its text belongs to no other message
             if messages[-1]["role"] == "assistant":
                 messages[-1]["reasoning"] = thought
             thought = ""
-    return messages
+        if not any(isinstance(value, list) for value in messages[-1].values()):
+            messages[-1] = SharedMessage(messages[-1])
+    return Messages(len(items), messages, thought)
+
+
+class SharedMessage(dict[str, Any]):
+    """A message of texts, which all turns share: to copy hundreds of them would take as long as the rest of a turn.
+
+    Raises TypeError: a handler changes it, and not a copy.
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *args: Any, **values: Any) -> NoReturn:
+        raise TypeError("other turns have this message, too: change a copy of it, such as {**message}")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)  # a copy can be changed
+
+
+def for_handler(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages of `messages_of` with nothing in them that a handler could change for other turns."""
+    return [each if type(each) is SharedMessage else _copy(each) for each in messages]
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a value of JSON."""
+    if isinstance(value, dict):
+        return {name: _copy(each) for name, each in value.items()}
+    return [*map(_copy, value)] if isinstance(value, list) else value
 
 
 def _message_of(item: Item) -> dict[str, Any]:

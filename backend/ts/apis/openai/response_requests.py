@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ts.apis.openai.conversation_state import Item, refused
-from ts.apis.openai.response_items import ItemIds, messages_of, read_items, shown
+from ts.apis.openai.conversation_state import NO_MESSAGES, Item, Messages, refused
+from ts.apis.openai.response_items import ItemIds, for_handler, messages_of, read_items, shown
 from ts.apis.openai.response_tools import passed_on, tools_in
 from ts.jobs.errors import RowFailure
 
@@ -79,9 +79,13 @@ class ResponseRequest(NamedTuple):
         """Whether the response is kept."""
         return self.fields.get("store") is not False
 
-    def completion(self, history: Sequence[Item]) -> dict[str, Any]:
-        """Return the body of the chat completion that answers these items after a history."""
-        messages = messages_of([*history, *self.given])
+    def completion(self, history: Sequence[Item], before: Messages = NO_MESSAGES) -> dict[str, Any]:
+        """Return the body of the chat completion that answers these items after a history.
+
+        Args:
+            before: The messages of the first items of the history.
+        """
+        messages = for_handler(messages_of([*history, *self.given], before).made)
         if instructions := self.fields.get("instructions"):
             messages = [{"role": "system", "content": instructions}, *messages]
         body: dict[str, Any] = {"model": self.fields.get("model") or "", "messages": messages, **self.for_handler}

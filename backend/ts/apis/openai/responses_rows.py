@@ -20,10 +20,12 @@ from ts.apis.openai.conversation_state import (
     BEGUN,
     CONVERSATION,
     ITEMS,
+    NO_MESSAGES,
     RESPONSE,
     ConversationState,
     Entry,
     Item,
+    Messages,
     checked,
     entry_of,
     not_found,
@@ -39,7 +41,7 @@ from ts.apis.openai.openai_calls import (
     ResponsesCall,
 )
 from ts.apis.openai.response_answers import IN_PROGRESS, ResponseAnswer, completion_of, ended, head_of, usage_of
-from ts.apis.openai.response_items import ItemIds, read_items
+from ts.apis.openai.response_items import ItemIds, messages_of, read_items
 from ts.apis.openai.response_requests import ResponseRequest, asked_as, json_object, read_metadata, read_request
 from ts.context import Context
 from ts.jobs.errors import HandlerFailed, RowFailure
@@ -153,7 +155,7 @@ class _Conversation:
         A response that is to be made in the background is returned as it is then; one for which nothing is generated,
         as its events.
         """
-        call, body = self._call, bytes(self._body)
+        call, body, state = self._call, bytes(self._body), None
         self._past = json.loads(body[: call.history]) if call.history else []
         may_be_empty = call.operation == "compact_response" and (call.in_conversation or call.previous is not None)
         self._request = request = read_request(body[call.history :], self._ids, needs_input=not may_be_empty)
@@ -183,9 +185,16 @@ class _Conversation:
             return begin + self._keep(response | {"output": []}) + end
         if self._sequence_id is not None and call.operation == "create_response":
             self._running[self._sequence_id] = self
-        self.row.data = {"body": request.completion(self._past)}
+        self.row.data = {"body": request.completion(self._past, self._messages(state))}
         self.row.encode = self._encode
         return None
+
+    def _messages(self, state: ConversationState | None) -> Messages:
+        """Return the messages of what leads to the response, which the state keeps; none unless that is all it has."""
+        if state is None or len(self._past) < len(state.items):
+            return NO_MESSAGES
+        state.messages = messages_of(self._past, state.messages)
+        return state.messages
 
     def _begin_in_background(self, request: ResponseRequest) -> dict[str, Any]:
         if not self._head["store"]:
