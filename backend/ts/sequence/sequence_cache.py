@@ -294,10 +294,10 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def committed(self, sequence_id: str) -> None:
         """Note that a commit has what steps have changed."""
-        if self._entries or self._replaced or self._rewritten:
-            self.forget_changes(sequence_id)
         if self._budget:
             self.measure(sequence_id)
+        if self._entries or self._replaced or self._rewritten:
+            self.forget_changes(sequence_id)
 
     def forget_changes(self, sequence_id: str) -> None:
         """Forget what steps have changed: it is part of a commit, or was undone."""
@@ -325,13 +325,14 @@ class SequenceCache(MutableMapping[str, Any]):
         """Let the changes of steps of these sequences count, which no store has."""
         if not (self._before or self._entries or self._budget):
             return  # the handler keeps its states elsewhere
+        if self._budget:
+            for sequence_id in sequence_ids:
+                self.measure(sequence_id)
         for sequence_id in sequence_ids:
             self._entries.pop(sequence_id, None)
             if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
                 self.copy_before_step(sequence_id)  # another of its steps still runs
         if self._budget:
-            for sequence_id in sequence_ids:
-                self.measure(sequence_id)
             self._make_room()
 
     def undo(self, sequence_id: str) -> bool:
@@ -419,18 +420,25 @@ class SequenceCache(MutableMapping[str, Any]):
     def measure(self, sequence_id: str) -> None:
         """Measure a state that has changed, if there is a budget."""
         if self._budget:
+            size = self._measured(sequence_id)
             self._forget_size(sequence_id)
             if sequence_id in self._states:
-                self._sizes[sequence_id] = size = size_of(self._states[sequence_id], self._budget)
+                self._sizes[sequence_id] = size
                 self._size += size
+
+    def _measured(self, sequence_id: str) -> int:
+        """Return how many bytes a state has; of a log, only what steps have appended is measured, not all again."""
+        entries, before = self._entries.get(sequence_id), self._sizes.get(sequence_id)
+        if entries and before is not None and self.is_log(sequence_id) and not self.is_rewritten(sequence_id):
+            return before + size_of(entries, self._budget)
+        return size_of(self._states.get(sequence_id), self._budget)
 
     def _forget_size(self, sequence_id: str) -> None:
         self._size -= self._sizes.pop(sequence_id, 0)
 
     def excess(self, sequence_id: str) -> str | None:
         """Return why a state cannot be kept in memory at all, None if it can."""
-        state = self._states.get(sequence_id)
-        if not self._budget or state is None or size_of(state, self._budget) <= self._budget:
+        if not self._budget or self._measured(sequence_id) <= self._budget:
             return None
         return f"Its state has more bytes than all states may have: handler.cache.maxMemorySize is {self._budget}."
 

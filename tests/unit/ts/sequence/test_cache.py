@@ -9,6 +9,8 @@ from tests.unit.ts.frontend_stub import Worker, row
 
 from ts.protocol.messages import EndedSequence
 from ts.sequence import SequenceCache, sequence_cache
+from ts.sequence.log_state import LogState
+from ts.sequence.state_size import size_of
 
 
 def context(**settings: Any) -> Any:
@@ -77,6 +79,45 @@ def test_with_a_store_states_belong_to_the_steps_that_run() -> None:
     running.clear()
     with pytest.raises(ValueError, match="cannot be set now"):
         cache["a"] = 3
+
+
+class Said(LogState):
+    """All texts that were appended."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+def test_a_log_that_grows_is_not_measured_again_as_a_whole(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    measured = list[Any]()
+
+    def measure(value: Any, limit: int) -> int:
+        measured.append(value)
+        return size_of(value, limit)
+
+    monkeypatch.setattr(sequence_cache, "size_of", measure)
+    cache = SequenceCache(context(store=store, most_memory=100_000))
+    cache.run({"a"})
+
+    def step(said: Said, *appended: str) -> None:
+        cache["a"] = said
+        for text in appended:
+            cache.append("a", text)
+        if store == "memory":
+            assert cache.excess("a") is None
+            cache.keep(["a"])
+        else:
+            cache.committed("a")
+
+    cache.put("a", Said())
+    empty = cache.used_bytes
+    step(Said("x" * 1000), "x" * 1000)
+    step(Said("x" * 1000, "y" * 2000), "y" * 2000)
+    assert empty + 3000 < cache.used_bytes < empty + 3500
+    assert [type(value) for value in measured].count(Said) == 1, "when it was read"
+    step(Said())
+    assert cache.used_bytes == empty, "without an entry it is another one"
 
 
 TOTALS = """
