@@ -1,5 +1,6 @@
 """fakeredis with what the stores need besides: ``cmsgpack`` in scripts, and a hook for what is published."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ class Server(fakeredis.FakeServer):
     """A server that tells when something is published."""
 
     on_publish: Callable[[], None] = staticmethod(lambda: None)
+    runtime: "_Runtime"
 
 
 #: One for all worlds, since it takes long to make Lua; a world clears it.
@@ -22,7 +24,18 @@ _new_runtime = scripting_mixin.ScriptingCommandsMixin._get_server_runtime
 _publish = pubsub_mixin.PubSubCommandsMixin.publish
 
 
-def _runtime_with_msgpack(self: Any, server: Any) -> Any:
+class _Runtime:
+    """What fakeredis uses of Lua while a script runs. It compiles each script once, as Redis does."""
+
+    def __init__(self, lua: Any) -> None:
+        self.table_from = lua.table_from
+        self._compiled = functools.cache(lua.compile)
+
+    def execute(self, script: bytes) -> Any:
+        return self._compiled(script)()
+
+
+def _runtime_with_msgpack(self: Any, server: Any) -> _Runtime:
     is_new = not hasattr(server, "_lua_runtime")
     runtime = _new_runtime(self, server)
     if is_new:
@@ -36,7 +49,8 @@ def _runtime_with_msgpack(self: Any, server: Any) -> Any:
         }
         runtime.globals()[b"cmsgpack"] = runtime.table_from(names)
         runtime.globals()[b"collectgarbage"] = lambda *_: None  # after each script, which takes longer than the script
-    return runtime
+        server.runtime = _Runtime(runtime)
+    return server.runtime
 
 
 def _publish_and_tell(self: Any, channel: bytes, message: bytes) -> int:

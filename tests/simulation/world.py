@@ -127,7 +127,7 @@ class Process:
 
         What recurs all the time is done only once in a long time in which nothing else happens: right before that ends.
         """
-        self.world.chores.append((self.world.now + delay, self, Turn(self.world.now, callback, args, None)))
+        self.world.add_chore(self.world.now + delay, self, Turn(self.world.now, callback, args, None))
 
     def run_blocking(self, function: Callable[[], None]) -> None:
         """Run code that blocks, in a greenlet of this process, which is what a thread is elsewhere."""
@@ -187,7 +187,7 @@ class World:
         #: What no code handled.
         self.errors: list[str] = []
         #: What is to be done, when at the earliest, and by whom; see `Process.chore`.
-        self.chores: list[tuple[float, Process, Turn]] = []
+        self._chores: list[tuple[float, int, Process, Turn]] = []
         self._timers: list[tuple[float, int, Process, Turn]] = []
         self._numbers = itertools.count()
         self._runnable: list[Process] = []
@@ -213,6 +213,10 @@ class World:
             heapq.heappush(self._timers, (turn.when(), next(self._numbers), process, turn))
         else:
             self._give_turn(process, turn)
+
+    def add_chore(self, when: float, process: Process, turn: Turn) -> None:
+        """Give a process a turn at ``when`` or somewhat later; see `Process.chore`."""
+        heapq.heappush(self._chores, (when, next(self._numbers), process, turn))
 
     def wake_at(self, when: float) -> None:
         """Make sure that time does not pass ``when`` unnoticed."""
@@ -277,15 +281,15 @@ class World:
 
     def _next_chore(self, until: float) -> float:
         """Give turns to those whose chores come before something happens at ``until``; return when that is."""
-        due = [each for each in self.chores if each[0] <= until]
-        if not due:
+        chores = self._chores
+        if not chores or chores[0][0] > until:
             return until
-        when = max(min(each[0] for each in due), until - _JUST_BEFORE)
-        for each in due:
-            if each[0] <= when:
-                self.chores.remove(each)
-                if not each[1].is_dead:
-                    self._give_turn(each[1], each[2])
+        when, due = max(chores[0][0], until - _JUST_BEFORE), []
+        while chores and chores[0][0] <= when:
+            due.append(heapq.heappop(chores))
+        for _, _, process, turn in sorted(due, key=lambda chore: chore[1]):  # in the order in which they were added
+            if not process.is_dead:
+                self._give_turn(process, turn)
         return when
 
     def _give_turn(self, process: Process, turn: Turn) -> None:
