@@ -3,7 +3,7 @@
 from typing import cast
 
 import pytest
-from tests.core.dispatch.shell import Shell, cause_of, durable, told
+from tests.core.dispatch.shell import Shell, cause_of, durable, stateless, told
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Move, Ownership
@@ -285,3 +285,24 @@ async def test_a_version_that_could_not_run_a_sequence_is_not_given_its_steps_ag
     old.hand_over(new)
     assert old.scheduler.queued == 1
     assert versions.new.batches == [["a"]]
+
+
+async def test_a_call_that_is_handed_over_wakes_a_version_that_sleeps_or_is_refused() -> None:
+    asked: list[float | None] = []
+    shell = Shell(stateless())
+    shell.dispatcher.rest(cast("Worker", shell.workers[0]), rests=True)
+    refusals = iter((None, Cause.not_loaded))
+
+    def refuses(limit: float | None, call: Call) -> Cause | None:
+        asked.append(limit)
+        return next(refusals)
+
+    shell.dispatcher.refuses = refuses
+    first, second = (Call((), b"x") for _ in range(2))
+    shell.dispatcher.take_over(first, by=None)
+    shell.dispatcher.take_over(second, by=None)
+    assert len(asked) == 2
+    assert await cause_of(second) is Cause.not_loaded
+    shell.dispatcher.rest(cast("Worker", shell.workers[0]), rests=False)
+    shell.answer(shell.workers[0], first, b"woken")
+    assert (await first.next()).body == b"woken"

@@ -1,8 +1,7 @@
 """The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
 
-Nothing is decided here. Endpoints submit a `Call` and read its parts; workers deliver results; the scheduler says which
-worker gets which calls at what time; one timer wakes it at its next deadline. A call in flight is known in one place,
-the scheduler's table, and ends in one place, `Dispatcher._end`.
+Endpoints submit a `Call` and read its parts; workers deliver results; the scheduler decides which worker gets which
+calls when. A call in flight is known in one place, its table, and ends in one place, `Dispatcher._end`.
 """
 
 from __future__ import annotations
@@ -293,10 +292,12 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             return  # its reader has left
-        job.owner = self
+        job.begin_again(by).owner = self
         now = self.now()
-        self._perform(self.scheduler.submit(job.begin_again(by), now), now)
-        if not self._workers:
+        limit = None if job.expires_at is None else job.expires_at - now
+        refusal = self.refuses(limit, job) if self.rests or not self._workers else None
+        self._perform(self.scheduler.submit(job, now) if refusal is None else (Finish(job, refusal),), now)
+        if refusal is None and not self._workers:
             self.on_waiting()
 
     def hand_over(self, to: Version) -> None:

@@ -9,7 +9,9 @@
     sent, then answered by its worker:     answer ▶ DONE
     ended in any other way, sent or not:   finish ▶ DONE
 
-A CANCELLED job has its outcome, but its worker still holds it. A job that is AHEAD does not count as sent.
+A CANCELLED job has its outcome, but its worker still holds it: its client has left or reads too slowly, or the worker
+is silent or sends nonsense. A job that is AHEAD does not count as sent. One that another version is to run is DONE
+here, and NEW again there (`Call.begin_again`).
 """
 
 from dataclasses import dataclass, field
