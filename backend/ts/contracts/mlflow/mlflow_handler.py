@@ -1,6 +1,5 @@
 """Answers requests as ``mlflow models serve`` does, with MLflow's own code: bodies, predictions and errors are its."""
 
-import importlib
 import logging
 import os
 from typing import Any, Final
@@ -27,10 +26,14 @@ class MlflowHandler:
     def initialize(self, context: Context) -> None:
         """Load the model. Raises Exception: MLflow or the model's own code raised it."""
         os.environ.setdefault(_SERVES, "true")
-        self._server: Any = importlib.import_module("mlflow.pyfunc.scoring_server")
-        self._error: Any = importlib.import_module("mlflow.exceptions").MlflowException
-        self._model: Any = importlib.import_module("mlflow.pyfunc").load_model(context.system_properties["model_dir"])
-        self._schema: Any = self._model.metadata.get_input_schema()
+        from mlflow import pyfunc  # an optional package
+        from mlflow.exceptions import MlflowException
+        from mlflow.pyfunc import scoring_server
+
+        self._server = scoring_server
+        self._error = MlflowException
+        self._model = pyfunc.load_model(context.system_properties["model_dir"])
+        self._schema = self._model.metadata.get_input_schema()
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Answer the only row of a batch."""
