@@ -10,7 +10,7 @@ from tests.endpoints.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.apis.openai.openai_keys import OpenAIKeys
 from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
-from torchserve_py.endpoints.charsets import MAX_RECODED
+from torchserve_py.endpoints.body_charset import MAX_RECODED
 
 CHARSETS = ("latin-1", "utf-16", "UTF-32BE", "cp500")
 CHAT = {"model": "münchen", "messages": [{"role": "user", "content": "é"}], "input": "é"}

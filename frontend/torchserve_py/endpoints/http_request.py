@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log
-from torchserve_py.endpoints.charsets import undo_charset
+from torchserve_py.endpoints.body_charset import undo_charset
 from torchserve_py.endpoints.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
 from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.credentials import NO_CREDENTIAL, key_of

@@ -4,7 +4,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.base.bounded_json import MAX_PARSED, UnreadableJson, read_member
-from torchserve_py.endpoints.charsets import undo_charset
+from torchserve_py.endpoints.body_charset import undo_charset
 from torchserve_py.endpoints.content_encodings import decompressed
 from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.net.http1.errors import BodyTooLarge

@@ -20,7 +20,7 @@ from torchserve_py.base.bounded_json import UnreadableJson, read_member
 from torchserve_py.base.settings.schemas.schema import shown
 from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.charsets import undo_charset
+from torchserve_py.endpoints.body_charset import undo_charset
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter

@@ -29,7 +29,7 @@ def read(text: str) -> RegisterRequest:
     if wrong or not timeouts:
         known = "=SECONDS or ".join(_TIMEOUTS)
         raise ValueError(f"{', '.join(wrong) or repr(query)} behind {location}? is not {known}=SECONDS")
-    response, startup = (None if name not in timeouts else int(timeouts[name]) for name in _TIMEOUTS)
+    response, startup = (int(timeouts[name]) if name in timeouts else None for name in _TIMEOUTS)
     return RegisterRequest(url=location, model_name=spec.name, response_timeout=response, startup_timeout=startup)
 
 
