@@ -68,7 +68,10 @@ def test_from_a_handler_to_an_answer(workplace: Workplace) -> None:
     assert workplace.run(PREDICT + "sample3.txt") == (0, "17")
     processes = server.children(recursive=True)
     assert sum("ts.process.worker" in process.cmdline() for process in processes) == 1
-    assert workplace.run(STOP) == (0, "TorchServe has stopped.\n")
+    code, printed = workplace.run(STOP)
+    first, last = printed.splitlines()
+    assert first == f"Stopping process {server.pid} at {workplace.inference}, started in {workplace.directory}."
+    assert (code, last) == (0, "TorchServe has stopped.")
     assert is_gone(server)
     assert all(is_gone(process) for process in processes)
     assert not workplace.pid_file.exists()

@@ -118,7 +118,8 @@ def test_a_second_start_tells_who_is_running(home, capsys):
     assert launch(home, "--start", "--model-store", "store") == 1
     first, second = capsys.readouterr().out.splitlines()
     assert first == "TorchServe is already running, please use torchserve --stop to stop TorchServe."
-    assert second.startswith(f"It is process {server.pid}, running since 20")
+    place = f"process {server.pid} at http://127.0.0.1:0, started in {home}"
+    assert second.startswith(f"It is {place}, running since 20")
     assert second.endswith(
         f"One server runs per temporary directory, here {home}: a second one needs another, in the variable TMPDIR."
     )
@@ -252,7 +253,9 @@ def test_stop_waits_until_the_server_is_gone(home, capsys):
     server = start(home)
     (home / "key_file.json").write_text("{}")
     assert launch(home, "--stop") == 0
-    assert capsys.readouterr().out == "TorchServe has stopped.\n"
+    told = capsys.readouterr()
+    assert told.out == "TorchServe has stopped.\n"
+    assert told.err == f"Stopping process {server.pid} at http://127.0.0.1:0, started in {home}.\n"
     assert not server.is_running()
     assert (home / "signals").read_text() == "SIGTERM "
     assert not (home / "pid").exists()
@@ -344,7 +347,10 @@ def test_a_signal_that_comes_before_the_server_listens_is_not_lost(home):
 def test_a_second_start_in_the_foreground_tells_who_is_running(home, capsys):
     server = foreground(home)
     assert launch(home, "--foreground", "--model-store", "store") == 1
-    assert f"It is process {server.pid}, running since 20" in capsys.readouterr().out
+    assert (
+        f"It is process {server.pid} at http://127.0.0.1:0, started in {home}, running since 20"
+        in capsys.readouterr().out
+    )
 
 
 def test_stop_ends_a_foreground_server(home, capsys):

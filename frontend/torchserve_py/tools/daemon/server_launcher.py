@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from torchserve_py.base.pid_file import PidFile, default_path
 from torchserve_py.base.settings.flags import Flags, parse_flags
 from torchserve_py.base.settings.resolution import Resolution
+from torchserve_py.base.settings.table import Effective
 from torchserve_py.base.terminal import tell
 from torchserve_py.server_process import SERVER, become, command_of, environment, hold_end_signals
 
@@ -112,6 +113,7 @@ class ServerLauncher:
         try:
             limit = self._drain_timeout(server) + _STOP_MARGIN
             key_files = {Path.cwd() / KEY_FILE, Path(server.cwd()) / KEY_FILE}
+            tell(f"Stopping {self._place_of(server)}.", to_stderr=True)
             server.terminate()
         except psutil.NoSuchProcess:
             self._pid_file.remove(server.pid)
@@ -134,17 +136,31 @@ class ServerLauncher:
         tell("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
         since = datetime.fromtimestamp(running.create_time())
         tell(
-            f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}. One server runs per temporary"
+            f"It is {self._place_of(running)}, running since {since:%Y-%m-%d %H:%M:%S}. One server runs per temporary"
             f" directory, here {self._pid_file.path.parent}: a second one needs another, in the variable TMPDIR."
         )
         return 1
 
-    def _drain_timeout(self, server: psutil.Process) -> int:
-        """Return how long the running server may take to drain, as it was started, in seconds."""
+    def _place_of(self, server: psutil.Process) -> str:
+        """Return which server it is, for people: its process, address and folder, of another user the process alone."""
+        import psutil
+
+        try:
+            address, folder = self._effective(server).get("inference_address"), server.cwd()
+        except psutil.Error:
+            return f"process {server.pid}"
+        return f"process {server.pid}{f' at {address.value}' if address else ''}, started in {folder}"
+
+    def _effective(self, server: psutil.Process) -> Mapping[str, Effective]:
+        """Return the settings of the running server, as it was started."""
         command = server.cmdline()
         own_flags = parse_flags(command[command.index(self.module) + 1 :])
         environ: Mapping[str, str] = server.environ()
-        effective = Resolution(own_flags, environ, Path(server.cwd())).effective
+        return Resolution(own_flags, environ, Path(server.cwd())).effective
+
+    def _drain_timeout(self, server: psutil.Process) -> int:
+        """Return how long the running server may take to drain, in seconds."""
+        effective = self._effective(server)
         return sum(int(effective[name].value) for name in ("drain_delay", "drain_timeout") if name in effective)
 
 
