@@ -135,6 +135,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     model_errors.ModelNotFound: (404, "ModelNotFoundException"),
     model_errors.ModelVersionNotFound: (404, "ModelVersionNotFoundException"),
     model_errors.UnregisterTimeout: (408, "RequestTimeoutException"),
+    model_errors.ArchiveInUse: (409, "ConflictStatusException"),
     model_errors.VersionConflict: (409, "ConflictStatusException"),
     model_errors.VersionNotReady: (409, "ConflictStatusException"),
     model_errors.NotEnoughDevices: (500, "WorkerInitializationException"),

@@ -36,6 +36,8 @@ class FakeModels:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
+        self.ends = asyncio.Event()
+        self.ends.set()
         self.requests: list[RegisterRequest] = []
         self.names: set[str] = set()
         self.broken: str | None = None
@@ -54,6 +56,7 @@ class FakeModels:
         if name not in self.names:
             raise ModelNotFound(name)
         self.names.remove(name)
+        await self.ends.wait()
 
     def get(self, name: str, version: str | None = None) -> FakeModel:
         return FakeModel()
@@ -69,7 +72,7 @@ def registry(tmp_path: Path, models: FakeModels) -> WorkflowRegistry:
     (tmp_path / "spec.yaml").write_text(SPEC)
     (tmp_path / "h.py").write_text("")
     pack(PackOptions("w", str(tmp_path / "spec.yaml"), str(tmp_path / "h.py"), export_path=str(tmp_path / "store")))
-    settings = server_settings()(model_store=tmp_path / "store", temp_dir=tmp_path / "tmp")
+    settings = server_settings()(model_store=tmp_path / "store", temp_dir=tmp_path / "tmp", enable_model_api=True)
     return WorkflowRegistry(settings, models)  # type: ignore[arg-type]
 
 
@@ -162,6 +165,26 @@ async def test_nodes_are_models(registry: WorkflowRegistry, models: FakeModels, 
     assert registry.workflows() == [workflow]
     await registry.unregister("w")
     assert (registry.workflows(), models.names, unpacked(tmp_path)) == ([], set(), [])
+
+
+async def test_a_workflow_whose_models_still_answer_is_gone_and_has_its_file(
+    registry: WorkflowRegistry, models: FakeModels, tmp_path: Path
+) -> None:
+    shutil.copy(tmp_path / "store" / "w.war", tmp_path / "away.war")
+    away = RegisterRequest(url=(tmp_path / "away.war").as_uri())
+    await registry.register(away)
+    models.ends.clear()
+    ending = asyncio.create_task(registry.unregister("w"))
+    while registry.workflows():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    with pytest.raises(WorkflowNotFound, match=r"^Workflow not found: w: it is being unregistered"):
+        await registry.unregister("w")
+    with pytest.raises(WorkflowConflict, match=r"already exists away.war: workflow w, which .* is being unregistered$"):
+        await registry.register(away)
+    models.ends.set()
+    await ending
+    await registry.register(away)
 
 
 async def test_a_name_is_taken_as_soon_as_somebody_registers_it(

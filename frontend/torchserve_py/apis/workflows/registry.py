@@ -22,7 +22,7 @@ from torchserve_py.base.settings.model_spec import ModelSpec, is_url
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import DownloadPolicy
-from torchserve_py.core.archive.errors import ArchiveError
+from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import (
     InvalidModel,
@@ -42,7 +42,7 @@ _CLOSE_LIMIT = 5.0
 _AGAIN = 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workflow:
     """A registered workflow; ``nodes`` are the nodes of its specification with the models that run them."""
 
@@ -65,6 +65,8 @@ class WorkflowRegistry:
         self._serving = serving
         self._workflows: dict[str, Workflow] = {}
         self._coming: set[str] = set()
+        #: Those that are being unregistered: their models answer accepted requests.
+        self._ending: set[Workflow] = set()
         #: What of ``load_workflows`` is not registered yet.
         self._waiting = list(settings.of(WorkflowSettings).load_workflows)
         #: Why an archive of ``load_workflows`` is not registered, by the archive.
@@ -77,7 +79,9 @@ class WorkflowRegistry:
         """Return a workflow. Raises WorkflowNotFound: no such name."""
         workflow = self._workflows.get(name)
         if workflow is None:
-            raise WorkflowNotFound(f"Workflow not found: {name}")
+            ends = any(each.name == name for each in self._ending)
+            why = "it is being unregistered: its models answer their accepted requests" if ends else ""
+            raise WorkflowNotFound(f"Workflow not found: {name}", why)
         return workflow
 
     def workflows(self) -> list[Workflow]:
@@ -168,15 +172,22 @@ class WorkflowRegistry:
         settings = self._settings
         if is_url(request.url):
             self._check_downloads(request.url)
-        files = await run_in_daemon_thread(
-            lambda: obtain(
-                request.url,
-                workflow_store=settings.of(WorkflowSettings).workflow_store or settings.model_store,
-                temp_dir=settings.temp_dir,
-                policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
-            ),
-            lambda files: files.remove(downloaded=True),
-        )
+        try:
+            files = await run_in_daemon_thread(
+                lambda: obtain(
+                    request.url,
+                    workflow_store=settings.of(WorkflowSettings).workflow_store or settings.model_store,
+                    temp_dir=settings.temp_dir,
+                    policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
+                ),
+                lambda files: files.remove(downloaded=True),
+            )
+        except ArchiveExists as error:
+            for each in self._ending:
+                if each.files.downloaded == error.file:
+                    why = f"workflow {each.name}, which was registered with it, is being unregistered"
+                    raise WorkflowConflict(str(error), why) from error
+            raise
         name = request.model_name or files.name
         try:
             with self._reserved(name):
@@ -236,8 +247,12 @@ class WorkflowRegistry:
         return done
 
     async def _remove(self, workflow: Workflow) -> None:
-        failures = await self._unregister_nodes(workflow.nodes)
-        await asyncio.to_thread(workflow.files.remove, downloaded=True)
+        self._ending.add(workflow)
+        try:
+            failures = await self._unregister_nodes(workflow.nodes)
+            await asyncio.to_thread(workflow.files.remove, downloaded=True)
+        finally:
+            self._ending.discard(workflow)
         logger.info("Workflow %s is unregistered", workflow.name)
         if failures:
             raise failures[0]

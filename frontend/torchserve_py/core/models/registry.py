@@ -12,7 +12,7 @@ from torchserve_py.base.settings.model_spec import ModelSpec
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.url_secrets import without_secrets
-from torchserve_py.core.archive.errors import ArchiveError
+from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.dispatch.ownership import loses_states
 from torchserve_py.core.handover.left_sequences import HandoverFolder
 from torchserve_py.core.models.assembly import Assembly
@@ -26,6 +26,7 @@ from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.plans.precedence import check_worker_count
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import (
+    ArchiveInUse,
     BadParameter,
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -330,6 +331,11 @@ class ModelRegistry(ServedModels):
         except ShuttingDown:
             preparation.result().files.remove(downloaded=True)
             raise
+        except ArchiveExists as error:
+            for each in self._ending:
+                if each.files.downloaded == error.file:
+                    raise ArchiveInUse(error.file.name, each.name, each.version) from error
+            raise
         return plan
 
     def _check_open(self) -> None:
@@ -438,6 +444,7 @@ class ModelRegistry(ServedModels):
         if loses_states(model, versions.staying):
             model.dispatcher.lose_states()
         self._changed()
+        self._ending.add(model)
         return asyncio.shield(self._changes.start(self._end(model, finishes_in)))
 
     async def _leave(self, model: Model) -> bool:
@@ -463,10 +470,13 @@ class ModelRegistry(ServedModels):
         return await self._remove(model)
 
     async def _end(self, model: Model, finishes_in: float) -> bool:
-        if finishes_in:
-            await self._finish(model, finishes_in)
-        gone = await self._end_workers(model)
-        await asyncio.to_thread(model.files.remove, downloaded=True)  # in a thread: the files may be many and large
+        try:
+            if finishes_in:
+                await self._finish(model, finishes_in)
+            gone = await self._end_workers(model)
+            await asyncio.to_thread(model.files.remove, downloaded=True)  # in a thread: the files may be many and large
+        finally:
+            self._ending.discard(model)
         again = self._names.get(model.name)
         if again is None or model.version not in again.models:
             self._metrics.forget(model.name, model.version)

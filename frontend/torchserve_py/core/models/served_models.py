@@ -165,6 +165,8 @@ class ServedModels:
         self._defaults: Sequence[ServedModel] | None = None
         #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
         self._live: dict[int, Model] = {}
+        #: Models that are not served any more and still answer accepted requests, or end.
+        self._ending: set[Model] = set()
         self._not_loaded: list[ModelSpec] = []
         self.restored: Restored | None = None
         self.awaited: Mapping[tuple[str, str], Awaited] = {}
@@ -192,9 +194,13 @@ class ServedModels:
         for (awaited_name, awaited_version), awaited in self.awaited.items():
             if awaited_name == name and version in (None, awaited_version):
                 return ModelAwaited(name, version, awaited.why)
+        ending = next(
+            (each.version for each in self._ending if each.name == name and version in (None, each.version)), None
+        )
+        why = "" if ending is None else f"Version {ending} is being unregistered: it answers its accepted requests."
         if version is None or name not in self._names:
-            return ModelNotFound(name)
-        return ModelVersionNotFound(name, version)
+            return ModelNotFound(name, why)
+        return ModelVersionNotFound(name, version, why)
 
     def check_gains(self, name: str, now: Mapping[str, float], then: Mapping[str, float]) -> None:
         """Check that no version which answers gives requests of a model to one that has no ready worker.

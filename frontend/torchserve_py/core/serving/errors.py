@@ -12,18 +12,18 @@ class ModelError(Exception):
 
 
 class ModelNotFound(ModelError):
-    """No model of that name is registered."""
+    """No model of that name is registered; ``why`` says more."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Model not found: {name or _NOT_GIVEN}")
+    def __init__(self, name: str, why: str = "") -> None:
+        super().__init__(f"Model not found: {name or _NOT_GIVEN}{why and f'. {why}'}")
         self.name = name
 
 
 class ModelVersionNotFound(ModelError):
-    """The model is registered, but not in that version."""
+    """The model is registered, but not in that version; ``why`` says more."""
 
-    def __init__(self, name: str, version: str) -> None:
-        super().__init__(f"Model version: {version} does not exist for model: {name}")
+    def __init__(self, name: str, version: str, why: str = "") -> None:
+        super().__init__(f"Model version: {version} does not exist for model: {name}{why and f'. {why}'}")
         self.name = name
         self.version = version
 
@@ -85,6 +85,16 @@ class VersionConflict(ModelError):
         super().__init__(f"Model version {version} is already registered for model {name}")
         self.name = name
         self.version = version
+
+
+class ArchiveInUse(ModelError):
+    """A model that is being unregistered has the file that a registration would download again."""
+
+    def __init__(self, file: str, name: str, version: str) -> None:
+        super().__init__(
+            f"{file} is in the model store until model {name} version {version} has answered its accepted requests: it"
+            " is being unregistered. Register it again after that."
+        )
 
 
 class DefaultVersionInUse(ModelError):
