@@ -89,6 +89,7 @@ CUSTOM: Final = "custom"  # the same, for a route that the model itself has decl
 COMPARED_ANSWERS: Final = "compared_answers"  # two answers to compare, see `ts.versions.traffic.compared_answers`
 OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clients write it
 GR00T: Final = "gr00t"  # the same, as GR00T's clients write it
+SAGEMAKER_CLOSE: Final = "sagemaker_close"  # only that a session of SageMaker's ends; the handler does not get it
 
 
 class InferRow(NamedTuple):

@@ -56,6 +56,20 @@ async def test_a_session_whose_first_request_was_refused_is_still_there(start: S
     assert [call.starts_sequence for call in model.calls] == [True, True]
 
 
+async def test_of_several_first_requests_one_begins_the_session(start: Start) -> None:
+    def answer_both(_: Submitted) -> None:
+        for call in model.calls if len(model.calls) == 2 else ():
+            call.part(b"ok")
+
+    model = stateful()
+    model.behave = answer_both
+    endpoints = await start(FakeServing([model]))
+    session = await opened(endpoints)
+    both = (endpoints.request("POST", PATH, data=b"x", headers=session) for _ in range(2))
+    assert [answer.status for answer in await asyncio.gather(*both)] == [200, 200]
+    assert [call.starts_sequence for call in model.calls] == [True, False]
+
+
 async def test_a_refusal_tells_of_no_new_session(start: Start) -> None:
     model = stateful()
     model.behave = lambda call: call.fail(Cause.sequence_capacity)

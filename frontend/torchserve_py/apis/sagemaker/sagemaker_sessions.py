@@ -25,6 +25,7 @@ from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
 from ts.jobs.charsets import in_utf8
 from ts.jobs.errors import RowFailure
+from ts.protocol.messages import SAGEMAKER_CLOSE
 
 _NEW_ID: Final = "X-Amzn-SageMaker-New-Session-Id"
 _CLOSED_ID: Final = "X-Amzn-SageMaker-Closed-Session-Id"
@@ -68,7 +69,7 @@ class _SessionDialect(TorchServeDialect):
 
 
 class _CloseDialect(TorchServeDialect):
-    """Answers a step that closes a session; what the handler answers is of no interest."""
+    """Answers a step that closes a session."""
 
     def answer(self, call: HttpCall, part: Part) -> Answer:
         assert call.sequence is not None, "the request belongs to a session"
@@ -115,7 +116,8 @@ class SageMakerSessions:
         if session_id == NEW_SESSION:
             session_id, expires, start = str(uuid.uuid4()), _expiry(model), True
         elif self._unused.get((model.id, session_id), 0.0) > running_time().now():
-            start = True
+            # Not the second of several requests that come before the first is answered.
+            start = None if self._serving.knows_sequence(model, session_id) else True
         else:
             self._check_open(model, session_id)
         sequence = self._headers.of_values(session_id, start, sent.get(self._headers.end_name), claim_of(sent))
@@ -128,7 +130,7 @@ class SageMakerSessions:
             self._check_open(model, session_id)
             if model.is_durable:  # any worker may have it, and only a step ends what is stored
                 sequence = self._headers.of_values(session_id, None, True)
-                call = self._context.call_of(request, self._closing, model, sequence.headers)
+                call = self._context.call_of(request, self._closing, model, sequence.headers, SAGEMAKER_CLOSE)
                 call.sequence = sequence
                 return self._context.submit(call, body)
             self._serving.release_sequence(model, session_id)

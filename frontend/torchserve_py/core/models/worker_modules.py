@@ -5,7 +5,14 @@ from typing import Final
 
 from torchserve_py.base.settings.schemas.model_config import ASYNCHRONOUS, CONTINUOUS
 from ts.apis.openai.openai_calls import OPENAI
-from ts.protocol.messages import COMPARED_ANSWERS, GR00T, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI
+from ts.protocol.messages import (
+    COMPARED_ANSWERS,
+    GR00T,
+    OPEN_INFERENCE_GRPC,
+    OPEN_INFERENCE_REST,
+    OPENPI,
+    SAGEMAKER_CLOSE,
+)
 
 #: Each has ``adapt(module, function)``, which returns a handler of what a model's module has, with ``entry_point`` and
 #: ``initialize``, or None; ``function`` is what the registration chooses of the module, "" for its only model.
@@ -29,5 +36,6 @@ ROW_READERS: Final[Mapping[str, str]] = {
     OPENAI: "ts.apis.openai.responses_rows",
     OPENPI: "ts.apis.openpi.openpi_rows",
     GR00T: "ts.apis.gr00t.gr00t_rows",
+    SAGEMAKER_CLOSE: "ts.apis.sagemaker.closing_rows",
     COMPARED_ANSWERS: "ts.versions.traffic.compared_answers",
 }

@@ -14,7 +14,7 @@ from torchserve_py.core.jobs.call import VERSION_HEADER
 from torchserve_py.endpoints.path_templates import read_template
 from torchserve_py.endpoints.routing import ANY_METHOD
 from torchserve_py.tools.journal.journal_record import JournalRecord
-from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_REST, TRUSS
+from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_REST, SAGEMAKER_CLOSE, TRUSS
 
 #: Calls of OpenAI's Responses and Conversations, as `ts.apis.openai.openai_calls` names them.
 RESPONSES: Final = "openai_responses"
@@ -81,6 +81,8 @@ def target_of(record: JournalRecord, version: str | None, headers: dict[str, str
         if version is not None:
             headers[VERSION_HEADER] = version
         return method, f"/{_joined(segments)}{query}"
+    if protocol == SAGEMAKER_CLOSE:
+        raise NotReplayable("it only closes a session of SageMaker's")
     if protocol is not None:
         raise NotReplayable(f"its protocol needs a connection of its own ({protocol}, {record['via']})")
     if method not in ANY_METHOD:

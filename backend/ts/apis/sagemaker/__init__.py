@@ -1,0 +1,1 @@
+"""What workers read of SageMaker's requests."""
