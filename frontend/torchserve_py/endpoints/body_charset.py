@@ -5,6 +5,7 @@ from typing import Final
 from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.net.http1.parser import Headers
 from torchserve_py.net.http1.request import Request
+from ts.protocol.media_types import JSON
 
 _CONTENT_TYPE: Final = b"content-type"
 #: Bytes of a body in another charset than UTF-8, which the event loop decodes: a tenth of a second.
@@ -19,27 +20,37 @@ def undo_charset(request: Request, body: bytes) -> bytes:
     content_type = request.headers.raw.get(_CONTENT_TYPE)
     if content_type is None or b";" not in content_type:
         return body
-    return _recoded(request, body, content_type)
-
-
-def _recoded(request: Request, body: bytes, content_type: bytes) -> bytes:
-    from ts.jobs.charsets import UTF_8, charset_of, in_utf8  # few requests need it
-    from ts.jobs.errors import RowFailure
-
-    charset = charset_of(content_type)
-    if charset == UTF_8:
+    recoded = _in_utf8(body, content_type)
+    if recoded is body:
         return body
-    if charset is not None and len(body) > MAX_RECODED:
-        message = f"The body has {len(body)} bytes; in another charset than UTF-8 it may have {MAX_RECODED} here."
-        raise EndpointError(Failure(413, "BadRequestException", message))
-    try:
-        recoded = in_utf8(body, content_type)
-    except RowFailure as failure:
-        name = "UnsupportedMediaTypeException" if failure.status == 415 else "BadRequestException"
-        raise EndpointError(Failure(failure.status, name, failure.message)) from failure
     kind = content_type.partition(b";")[0].strip()
     request.headers = Headers({**request.headers.raw, _CONTENT_TYPE: kind})
     request.raw_headers = tuple(
         (name, kind if name.lower() == _CONTENT_TYPE else value) for name, value in request.raw_headers
     )
     return recoded
+
+
+def check_charset(request: Request) -> None:
+    """Check the charset of a body that a worker reads, where its refusal would not reach the client as it is.
+
+    Raises EndpointError: the body is text or JSON in a charset that is not known (415).
+    """
+    content_type, kind = request.headers.raw.get(_CONTENT_TYPE, b""), request.content_type
+    if b";" in content_type and (kind == JSON or kind.startswith("text/")):
+        _in_utf8(b"", content_type)
+
+
+def _in_utf8(body: bytes, content_type: bytes) -> bytes:
+    """Return a body in UTF-8, as it is if that is its charset. Raises EndpointError."""
+    from ts.jobs.charsets import UTF_8, charset_of, in_utf8  # few requests need it
+    from ts.jobs.errors import RowFailure
+
+    if len(body) > MAX_RECODED and charset_of(content_type) not in (None, UTF_8):
+        message = f"The body has {len(body)} bytes; in another charset than UTF-8 it may have {MAX_RECODED} here."
+        raise EndpointError(Failure(413, "BadRequestException", message))
+    try:
+        return in_utf8(body, content_type)
+    except RowFailure as failure:
+        name = "UnsupportedMediaTypeException" if failure.status == 415 else "BadRequestException"
+        raise EndpointError(Failure(failure.status, name, failure.message)) from failure

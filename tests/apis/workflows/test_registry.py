@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,8 +20,9 @@ from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
 from torchserve_py.base.settings.flags import parse_flags
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.server_settings import server_settings
-from torchserve_py.core.serving.errors import ModelNotFound, ShuttingDown
+from torchserve_py.core.serving.errors import ModelError, ModelNotFound, ShuttingDown
 from torchserve_py.core.serving.serving import RegisterRequest, RegisterResult
+from torchserve_py.endpoints.failures import failure_of
 
 SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]}\n"
 
@@ -132,6 +134,37 @@ async def test_what_follows_an_archive_at_the_start_is_a_timeout(query: str) -> 
 async def test_the_query_of_a_url_is_the_urls() -> None:
     url = "https://h/w.war?response_timeout=1"
     assert startup_workflows.read(f"x={url}") == RegisterRequest(url=url, model_name="x")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model_name": "a,b"}, "The workflow 'a,b=w.war' could not be registered again after a restart"),
+        ({"model_name": "a=b"}, "'a=b=w.war' could not"),
+        ({"model_name": "a:b"}, "'a:b=w.war' could not"),
+        ({"model_name": "a/b"}, "must not hold a slash"),
+        ({"model_name": "a\nb"}, "must not hold a control character"),
+        ({"response_timeout": 0}, "Parameter response_timeout is 0, it must be an integer from 1"),
+        ({"startup_timeout": 2**31}, "Parameter startup_timeout is 2147483648, it must be"),
+    ],
+)
+async def test_what_is_wrong_with_a_registration_is_told_before_any_model_is_registered(
+    registry: WorkflowRegistry, models: FakeModels, tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        await registry.register(RegisterRequest(url="w.war", **given))
+    assert failure_of(raised.value).status == 400
+    assert (models.requests, registry.saved) == ([], ())
+    assert not (tmp_path / "tmp" / "models").exists() or unpacked(tmp_path) == []
+
+
+async def test_an_archive_with_a_name_that_cannot_be_listed_is_refused(
+    registry: WorkflowRegistry, tmp_path: Path
+) -> None:
+    for name in ("a,b.war", "a?b.war", "a=b.war"):
+        shutil.copy(tmp_path / "store" / "w.war", tmp_path / "store" / name)
+        with pytest.raises(ModelError, match="could not be registered again after a restart"):
+            await registry.register(RegisterRequest(url=name))
 
 
 def unpacked(tmp_path: Path) -> list[Path]:

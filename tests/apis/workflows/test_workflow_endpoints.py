@@ -69,6 +69,17 @@ async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenEndpoi
     assert answer.json()["message"] == "Error executing first: Model not found: noop"
 
 
+async def test_text_in_a_charset_that_is_not_known_is_the_clients_mistake(serving: OpenEndpoints) -> None:
+    for kind in ("text/plain", "application/json"):
+        answer = await serving.request(
+            "POST", "/wfpredict/w", data=b"1", headers={"Content-Type": f"{kind}; charset=utf-9"}
+        )
+        assert (answer.status, "names a charset that is not known" in answer.json()["message"]) == (415, True)
+    assert serving.registry.model.calls == []
+    headers = {"Content-Type": "image/png; charset=utf-9"}
+    assert (await serving.request("POST", "/wfpredict/w", data=b"1", headers=headers)).status == 200
+
+
 async def test_options_runs_no_workflow_and_describes_it(serving: OpenEndpoints) -> None:
     assert (await serving.request("POST", "/wfpredict/any")).status == 404
     assert (await serving.request("OPTIONS", "/wfpredict/any")).status == 404

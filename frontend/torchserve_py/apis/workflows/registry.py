@@ -23,6 +23,8 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
+from torchserve_py.core.plans.plan import check_names
+from torchserve_py.core.plans.precedence import check_numbers
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import (
     InvalidModel,
@@ -55,6 +57,12 @@ class Workflow:
     def url(self) -> str:
         """What it was registered with."""
         return self.request.url
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Its archive for a later start, and its name unless that is the archive's."""
+        archive = self.url if self.files.downloaded is None else self.files.downloaded.name
+        return ModelSpec(None if self.name == self.files.name else self.name, archive)
 
 
 class WorkflowRegistry:
@@ -103,8 +111,9 @@ class WorkflowRegistry:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
 
         The request's `model_name` is the name of the workflow; its timeouts count for every model of the workflow.
-        Raises WorkflowError: the workflow cannot be served, and all that was done for it is undone; ArchiveError: the
-        archive could not be downloaded; ShuttingDown: the server takes no new work.
+        Raises WorkflowError: the workflow cannot be served, and all that was done for it is undone; ModelError: its
+        name or a timeout is wrong; ArchiveError: the archive could not be downloaded; ShuttingDown: the server takes no
+        new work.
         """
         if self._draining:
             raise ShuttingDown
@@ -128,16 +137,7 @@ class WorkflowRegistry:
     @property
     def saved(self) -> tuple[str, ...]:
         """The value of ``load_workflows`` with which a later server has the same workflows."""
-        served = [
-            startup_workflows.written(
-                ModelSpec(
-                    None if each.name == each.files.name else each.name,
-                    each.url if each.files.downloaded is None else each.files.downloaded.name,
-                ),
-                each.request,
-            )
-            for each in self.workflows()
-        ]
+        served = [startup_workflows.written(each.spec, each.request) for each in self.workflows()]
         return (*served, *(text for text in self._waiting if text not in served))
 
     async def unregister(self, name: str) -> None:
@@ -169,6 +169,7 @@ class WorkflowRegistry:
     # Changes
 
     async def _register(self, request: RegisterRequest) -> Workflow:
+        check_numbers(request)
         settings = self._settings
         if is_url(request.url):
             self._check_downloads(request.url)
@@ -191,7 +192,10 @@ class WorkflowRegistry:
         name = request.model_name or files.name
         try:
             with self._reserved(name):
-                workflow = Workflow(name, request, files, await self._register_nodes(name, files, request))
+                workflow = Workflow(name, request, files, {})
+                check_names(name, "")
+                startup_workflows.check(workflow.spec)
+                workflow = replace(workflow, nodes=await self._register_nodes(name, files, request))
                 self._workflows[name] = workflow
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))

@@ -7,9 +7,19 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from torchserve_py.base.settings.model_spec import ModelSpec, is_url, parse_model_specs
+from torchserve_py.core.serving.errors import BadParameter
 from torchserve_py.core.serving.serving import RegisterRequest
 
 _TIMEOUTS: Final = ("response_timeout", "startup_timeout")
+
+
+def check(spec: ModelSpec) -> None:
+    """Check that a workflow with this name and archive can be written so. Raises BadParameter: it cannot."""
+    if parse_model_specs(str(spec)) != [spec] or "?" in spec.location:
+        raise BadParameter(
+            f"The workflow {str(spec)!r} could not be registered again after a restart, by load_workflows: a name must"
+            " not hold any of , = : / ? #, and an archive no comma, question mark or equals sign."
+        )
 
 
 def written(spec: ModelSpec, request: RegisterRequest) -> str:

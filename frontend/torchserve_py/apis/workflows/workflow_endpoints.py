@@ -13,6 +13,7 @@ from torchserve_py.apis.workflows.registry import Workflow, WorkflowRegistry
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.serving.serving import RegisterRequest
+from torchserve_py.endpoints.body_charset import check_charset
 from torchserve_py.endpoints.client_call import ClientCall, HttpCall, TorchServeDialect
 from torchserve_py.endpoints.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.endpoints.management.management_calls import page_of
@@ -116,6 +117,7 @@ class WorkflowInferenceEndpoints(Endpoints):
             )
         account = self.context.account(request, workflow.name)
         content_type = content_type_of(request)
+        check_charset(request)
 
         def submit(body: bytes) -> HttpCall:
             call = WorkflowCall(request, self.context.responses, _DIALECT, workflow.name, body, content_type)

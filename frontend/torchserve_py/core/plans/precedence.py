@@ -63,7 +63,7 @@ def resolve(
         InvalidModelConfig: `yaml` is invalid on this hardware.
         NotEnoughDevices: One worker needs more devices than there are.
     """
-    _check_numbers(request)
+    check_numbers(request)
 
     def first(name: str, in_yaml: int | None, default: int) -> int:
         places = (getattr(request, name), in_yaml, getattr(models_json, name), default)
@@ -205,7 +205,8 @@ def _places(
     }
 
 
-def _check_numbers(request: RegisterRequest) -> None:
+def check_numbers(request: RegisterRequest) -> None:
+    """Check the numbers of a registration. Raises BadParameter: one of them is too small or too large."""
     for name, minimum in (
         ("batch_size", 1),
         ("max_batch_delay", 0),
