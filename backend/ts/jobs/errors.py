@@ -20,6 +20,8 @@ _MAX_TEXT = 64 * 1024
 
 #: TorchServe's name of an error that the client has made.
 BAD_REQUEST: Final = "BadRequestException"
+#: The statuses of a request that cannot be read, or does not fit the model.
+_CLIENTS: Final = (400, 415, 422)
 
 
 class PredictionException(Exception):
@@ -52,7 +54,8 @@ class RowFailure(Exception):
     Args:
         details: What more JSON can say of it, for the endpoints whose errors have details; None for nothing.
         headers: Further headers of the answer.
-        kind: TorchServe's name of the error; empty for that of errors that handlers raise.
+        kind: TorchServe's name of the error; empty for that of errors that handlers raise. Where none is given, the
+            status tells whether the client has made the error.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class RowFailure(Exception):
         self.message = message
         self.details = details
         self.headers = headers
-        self.kind = (BAD_REQUEST if status == 400 else "") if kind is None else kind
+        self.kind = (BAD_REQUEST if status in _CLIENTS else "") if kind is None else kind
 
 
 class HandlerFailed(RowFailure):

@@ -5,7 +5,6 @@ from typing import Final
 from torchserve_py.endpoints.failures import EndpointError, Failure
 from torchserve_py.net.http1.parser import Headers
 from torchserve_py.net.http1.request import Request
-from ts.protocol.media_types import JSON
 
 _CONTENT_TYPE: Final = b"content-type"
 #: Bytes of a body in another charset than UTF-8, which the event loop decodes: a tenth of a second.
@@ -31,16 +30,6 @@ def undo_charset(request: Request, body: bytes) -> bytes:
     return recoded
 
 
-def check_charset(request: Request) -> None:
-    """Check the charset of a body that a worker reads, where its refusal would not reach the client as it is.
-
-    Raises EndpointError: the body is text or JSON in a charset that is not known (415).
-    """
-    content_type, kind = request.headers.raw.get(_CONTENT_TYPE, b""), request.content_type
-    if b";" in content_type and (kind == JSON or kind.startswith("text/")):
-        _in_utf8(b"", content_type)
-
-
 def _in_utf8(body: bytes, content_type: bytes) -> bytes:
     """Return a body in UTF-8, as it is if that is its charset. Raises EndpointError."""
     from ts.jobs.charsets import UTF_8, charset_of, in_utf8  # few requests need it
@@ -52,5 +41,4 @@ def _in_utf8(body: bytes, content_type: bytes) -> bytes:
     try:
         return in_utf8(body, content_type)
     except RowFailure as failure:
-        name = "UnsupportedMediaTypeException" if failure.status == 415 else "BadRequestException"
-        raise EndpointError(Failure(failure.status, name, failure.message)) from failure
+        raise EndpointError(Failure(failure.status, failure.kind, failure.message)) from failure

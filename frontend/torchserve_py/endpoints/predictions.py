@@ -111,7 +111,7 @@ class InferenceEndpoints(Endpoints):
         model = self.serving.get(name, version)
         if request.method == "OPTIONS":
             return json_answer(predict_document(self.context.predict_paths, name))
-        if CONTENT_ENCODING in request.headers.raw and (body is None or not self._takes_encoded(model)):
+        if CONTENT_ENCODING in request.headers.raw and (body is None or not takes_encoded(self.serving, model)):
             again = partial(self.infer, request, name, version, server_headers, parameters=parameters, session=session)
             after_body = partial(self._after_encoded, request, model, again)
             return after_body if body is None else after_body(body)
@@ -142,17 +142,13 @@ class InferenceEndpoints(Endpoints):
         self, request: Request, model: ServedModel, again: Callable[..., Reply], body: bytes
     ) -> Reply | Coroutine[Any, Any, Reply]:
         """Run a request whose body was encoded, unless its route has undone that."""
-        if self._takes_encoded(model) or CONTENT_ENCODING not in request.headers.raw:
+        if takes_encoded(self.serving, model) or CONTENT_ENCODING not in request.headers.raw:
             return again(body=body)
 
         async def decoded() -> Reply:
             return again(body=await undo_encoding(request, body, self.max_body))
 
         return decoded()
-
-    def _takes_encoded(self, model: ServedModel) -> bool:
-        """Return whether a model gets bodies as they were sent: handlers read the header themselves, functions not."""
-        return model.contract.handlers and "function" not in self.serving.declared(model)
 
     def _note_unnamed(self, model: str) -> None:
         """Log once for each model that a request named no sequence: the next one finds nothing of it."""
@@ -168,6 +164,11 @@ class InferenceEndpoints(Endpoints):
 
 def _no_models(context: EndpointContext) -> set[str]:
     return set()
+
+
+def takes_encoded(serving: Serving, model: ServedModel) -> bool:
+    """Return whether a model gets bodies as they were sent: handlers read the header themselves, functions not."""
+    return model.contract.handlers and "function" not in serving.declared(model)
 
 
 def predict_document(others: Sequence[PredictPath], model: str) -> dict[str, Any]:

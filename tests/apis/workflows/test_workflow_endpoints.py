@@ -1,12 +1,13 @@
 """The endpoints of workflows, with a workflow whose nodes are functions of a fake model."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.endpoints.conftest import OpenEndpoints, Start
-from tests.endpoints.fake_serving import FakeModel, FakeServing
+from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
 from torchserve_py.base.causes import Cause
@@ -69,15 +70,34 @@ async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenEndpoi
     assert answer.json()["message"] == "Error executing first: Model not found: noop"
 
 
-async def test_text_in_a_charset_that_is_not_known_is_the_clients_mistake(serving: OpenEndpoints) -> None:
-    for kind in ("text/plain", "application/json"):
-        answer = await serving.request(
-            "POST", "/wfpredict/w", data=b"1", headers={"Content-Type": f"{kind}; charset=utf-9"}
-        )
-        assert (answer.status, "names a charset that is not known" in answer.json()["message"]) == (415, True)
-    assert serving.registry.model.calls == []
-    headers = {"Content-Type": "image/png; charset=utf-9"}
-    assert (await serving.request("POST", "/wfpredict/w", data=b"1", headers=headers)).status == 200
+async def test_what_the_start_node_cannot_read_is_the_clients_mistake(serving: OpenEndpoints) -> None:
+    model = serving.registry.model
+    model.behave = lambda call: call.part(status=415, reason="BadRequestException", error="send UTF-8")
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.json()["message"]) == (415, "Error executing first: send UTF-8")
+    assert answer.headers["ts-error-cause"] == "invalid_request"
+    assert len(model.calls) == 1
+
+    def refuse_second(call: Submitted) -> None:
+        if len(model.calls) == 2:
+            call.part(b"y")
+        else:
+            call.part(status=400, reason="BadRequestException", error="no y")
+
+    model.behave = refuse_second  # what another node has made is not
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.json()["message"]) == (500, "Error executing second: no y")
+
+
+async def test_a_start_node_that_is_a_function_gets_a_body_without_its_encoding(serving: OpenEndpoints) -> None:
+    packed, headers = gzip.compress(b"hello"), {"Content-Encoding": "gzip"}
+    model = serving.registry.model
+    for declared, body in (({}, packed), ({"function": {}}, b"hello")):
+        model.declared = declared
+        answer = await serving.request("POST", "/wfpredict/w", data=packed, headers=headers)
+        assert (answer.status, answer.body) == (200, body)
+    broken = await serving.request("POST", "/wfpredict/w", data=b"x", headers=headers)
+    assert (broken.status, "is not what its Content-Encoding says" in broken.json()["message"]) == (400, True)
 
 
 async def test_options_runs_no_workflow_and_describes_it(serving: OpenEndpoints) -> None:

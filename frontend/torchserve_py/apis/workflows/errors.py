@@ -2,6 +2,7 @@
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.archive.errors import StatusError
+from torchserve_py.core.jobs.parts import Part
 
 
 class WorkflowError(StatusError):
@@ -59,13 +60,17 @@ class NodeFailed(WorkflowError):
     """A node, which runs a model, gave no usable answer, so the workflow has none.
 
     `cause` is why the node's model gave no answer; None if the handler answered with an error or too late. An empty
-    reason: there is no more to say than the cause.
+    reason: there is no more to say than the cause. `refusal` is what a worker has told of the client's request itself,
+    which it cannot read, or which does not fit the model.
     """
 
     error_type = "InternalServerException"
 
-    def __init__(self, node: str, model_name: str, reason: str, cause: Cause | None) -> None:
+    def __init__(
+        self, node: str, model_name: str, reason: str, cause: Cause | None, refusal: Part | None = None
+    ) -> None:
         super().__init__(f"Error executing {node}", reason)
         self.node = node
         self.model_name = model_name
         self.cause = cause
+        self.refusal = refusal

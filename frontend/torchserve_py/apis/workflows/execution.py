@@ -26,6 +26,7 @@ from torchserve_py.endpoints.client_call import HttpCall, HttpDialect
 from torchserve_py.endpoints.responses import Responses
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
+from ts.jobs.errors import BAD_REQUEST
 from ts.protocol.media_types import JSON
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,9 @@ class WorkflowCall(HttpCall):
                         self.was_read.clear()
         except NodeFailed as error:
             self.failure = error.with_traceback(None)  # which holds this frame
-            if error.cause is None:
+            if error.refusal is not None:
+                self.deliver(error.refusal._replace(job_id=self.id, error=str(error)))
+            elif error.cause is None:
                 self._deliver_error(str(error))
             else:
                 self.fail(error.cause)
@@ -159,8 +162,9 @@ async def _run_node(
     for _ in range(node.node.settings.attempts - 1):
         try:
             return await _try_once(node, serving, own_input)
-        except NodeFailed:
-            continue
+        except NodeFailed as failure:
+            if failure.refusal is not None:
+                raise
     return await _try_once(node, serving, own_input)
 
 
@@ -192,7 +196,7 @@ async def _stream(node: RunnableNode, serving: Serving, given: Call) -> AsyncGen
             try:
                 first = await running_time().within(_limit(node), _first(parts))
             except (NodeFailed, TimeoutError) as error:
-                if tries:
+                if tries and not (isinstance(error, NodeFailed) and error.refusal):
                     continue
                 raise error if isinstance(error, NodeFailed) else _late(node) from error
             yield _whole(first.body) if not first.more else first._replace(headers=_headers(first))
@@ -215,7 +219,8 @@ async def _parts(node: RunnableNode, serving: Serving, given: Call) -> AsyncGene
         while more:
             part = await call.next()
             if part.error is not None:
-                raise _failed(node, part.error)
+                is_clients = part.reason == BAD_REQUEST and isinstance(given, WorkflowCall)
+                raise NodeFailed(node.node.name, node.model_name, part.error, None, part if is_clients else None)
             if part.status >= 400:
                 text = bytes(part.body[:200]).decode("utf-8", "replace")
                 raise _failed(node, f"its handler answered with status {part.status} {text}".rstrip())

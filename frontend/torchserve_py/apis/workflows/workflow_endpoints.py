@@ -12,14 +12,16 @@ from torchserve_py.apis.workflows.execution import WorkflowCall
 from torchserve_py.apis.workflows.registry import Workflow, WorkflowRegistry
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.url_secrets import without_secrets
+from torchserve_py.core.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.serving.serving import RegisterRequest
-from torchserve_py.endpoints.body_charset import check_charset
 from torchserve_py.endpoints.client_call import ClientCall, HttpCall, TorchServeDialect
+from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.endpoints.management.management_calls import page_of
 from torchserve_py.endpoints.management.management_endpoints import PAGE
 from torchserve_py.endpoints.management.parameters import of_query, of_query_or_json
 from torchserve_py.endpoints.openapi import BINARY, OBJECT, Operation, Parameter, document
+from torchserve_py.endpoints.predictions import takes_encoded
 from torchserve_py.endpoints.requests import content_type_of
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Reply, Route
@@ -117,7 +119,6 @@ class WorkflowInferenceEndpoints(Endpoints):
             )
         account = self.context.account(request, workflow.name)
         content_type = content_type_of(request)
-        check_charset(request)
 
         def submit(body: bytes) -> HttpCall:
             call = WorkflowCall(request, self.context.responses, _DIALECT, workflow.name, body, content_type)
@@ -125,7 +126,19 @@ class WorkflowInferenceEndpoints(Endpoints):
             self._workflows.submit(workflow, call)
             return call
 
-        return submit
+        async def decoded(body: bytes) -> HttpCall:
+            return submit(await undo_encoding(request, body, self.max_body))
+
+        is_encoded = CONTENT_ENCODING in request.headers.raw
+        return decoded if is_encoded and not self._takes_encoded(workflow) else submit
+
+    def _takes_encoded(self, workflow: Workflow) -> bool:
+        """Return whether the start node gets bodies as they were sent."""
+        start = workflow.nodes[next(iter(workflow.files.spec.dag.parents))]
+        try:
+            return takes_encoded(self.serving, self.serving.get(start.model_name, start.model_version))
+        except (ModelNotFound, ModelVersionNotFound):
+            return True  # the workflow says that it is gone
 
 
 class WorkflowDialect(TorchServeDialect):
