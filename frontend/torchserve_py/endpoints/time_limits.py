@@ -44,7 +44,7 @@ def read_urgency(call: HttpCall) -> None:
     """
     request = call.request
     call.priority = call.priority or priority_of(request)  # a parameter in the body counts first
-    call.answer_in = _seconds_left(request)
+    call.answer_in = seconds_left(request)
     if call.timing is None:  # else the body has named it
         read_deadline(call, request.headers.get, "Header", seconds_since(request))
 
@@ -108,7 +108,7 @@ def seconds_in(place: str, name: str, text: str | None) -> float | None:
     return float(text) / 1e3
 
 
-def _seconds_left(request: Request) -> float | None:
+def seconds_left(request: Request) -> float | None:
     """Return how long the client still waits, None if it has named no limit. Its time began with the request's head.
 
     Raises EndpointError: the header is not a time.

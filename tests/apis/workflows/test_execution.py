@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +109,19 @@ async def test_what_each_node_gets() -> None:
     assert given["pre"] == [(REQUEST.headers, b"in", "text/plain")]
     assert given["cat"] == given["dog"] == [((), b"PRE", None)]
     assert given["join"] == [((), [("cat", None, b"CAT"), ("dog", None, b"DOG")], None)]
+
+
+async def test_all_nodes_are_charged_to_the_account_of_the_request() -> None:
+    models = FakeModels({name: FakeModel(answering(name)) for name in ("pre", "cat")})
+    account: Any = SimpleNamespace(client="ada")
+    call = Call((), b"in", account=account)
+    async for _ in execute(Dag({"pre": ["cat"]}), runnable(("pre", "cat")), models, call):  # type: ignore[arg-type]
+        pass
+    nodes = [models[name].calls[0].call for name in ("pre", "cat")]
+    assert [(each.account, each.depth, each.is_part_of_another) for each in nodes] == [
+        (account, 0, True),
+        (account, 1, True),
+    ]
 
 
 async def test_independent_nodes_run_at_the_same_time() -> None:

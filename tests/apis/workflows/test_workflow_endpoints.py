@@ -43,6 +43,32 @@ async def test_a_request_runs_through_the_nodes_and_is_logged_with_its_id(
     assert vars(record)["route"] == "/wfpredict/{workflow_name}"
 
 
+async def test_all_nodes_are_as_urgent_as_the_request_and_part_of_its_trace(serving: OpenEndpoints) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"ts_request_priority": "2", "ts_request_timeout": "60000", "x-request-id": "r", "traceparent": trace}
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x", headers=headers)
+    assert answer.status == 200, answer.body
+    for depth, call in enumerate(serving.registry.model.calls):
+        assert (call.call.priority, call.call.depth) == (2, depth)
+        assert call.call.answer_in == pytest.approx(60, abs=30)
+        assert (call.call.header("x-request-id"), call.call.header("traceparent")) == ("r", trace)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("ts_request_priority", "high", "ts_request_priority"),
+        ("ts_request_deadline_ms", "20", "ts_request_deadline_ms or ts_request_period_ms: a workflow keeps none"),
+    ],
+)
+async def test_what_a_workflow_does_not_keep_is_refused(
+    serving: OpenEndpoints, name: str, value: str, told: str
+) -> None:
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x", headers={name: value})
+    assert (answer.status, told in answer.json()["message"]) == (400, True)
+    assert serving.registry.model.calls == []
+
+
 async def test_a_client_that_leaves_cancels_the_node_that_runs(serving: OpenEndpoints) -> None:
     model = serving.registry.model
     model.behave = lambda call: None

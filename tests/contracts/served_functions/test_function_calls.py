@@ -13,7 +13,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.contracts.served_functions.function_calls import calls_of
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.jobs.call import Call
-from torchserve_py.core.jobs.function_call import CallOutcome, ModelCall, NestedCall
+from torchserve_py.core.jobs.function_call import CallOutcome, ModelCall
 from torchserve_py.core.serving.serving import ServedModel
 
 FILE = "/models/search.py"
@@ -84,7 +84,6 @@ async def test_calls_within_calls_end() -> None:
     for depth in range(1, 17):
         assert (await called([embed], caller=request)).error is None
         request = embed.requests[-1]
-        assert isinstance(request, NestedCall)
         assert request.depth == depth
     outcome = await called([embed], caller=request)
     assert (outcome.status, len(embed.requests)) == (508, 16)

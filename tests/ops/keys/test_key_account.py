@@ -57,7 +57,7 @@ def test_a_call_that_a_function_makes_is_counted_and_never_refused() -> None:
     key = Key(requests_at_once=1, requests_per_second=2)
     assert key.ask() is None
     for _ in range(3):
-        call = key.begin(Call((), b"", via="call"), "m", bool)
+        call = key.begin(Call((), b"").within(b"", None, "call"), "m", bool)
         assert isinstance(call, ObservedJob)
         key.running.append(call)
     assert key.ask() is Cause.too_many_at_once

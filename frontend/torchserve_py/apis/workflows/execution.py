@@ -24,6 +24,7 @@ from torchserve_py.core.serving.errors import ModelNotFound, ModelVersionNotFoun
 from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.client_call import HttpCall, HttpDialect
 from torchserve_py.endpoints.responses import Responses
+from torchserve_py.endpoints.time_limits import seconds_left
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
 from ts.jobs.errors import BAD_REQUEST
@@ -170,9 +171,12 @@ async def _run_node(
 
 def _of_parents(answers: Mapping[str, bytes], call: Call) -> Call:
     """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
-    if len(answers) == 1:
-        return Call((), next(iter(answers.values())), client=(call.account or call).client)
-    return Call((), [(name, None, answer) for name, answer in answers.items()], client=(call.account or call).client)
+    (body, *others) = answers.values()
+    values = [(name, None, answer) for name, answer in answers.items()] if others else body
+    within = call.within(values, None, "workflow")
+    if isinstance(call, WorkflowCall):
+        within.answer_in = seconds_left(call.request)
+    return within
 
 
 async def _try_once(node: RunnableNode, serving: Serving, given: Call) -> bytes:

@@ -25,6 +25,7 @@ from torchserve_py.endpoints.predictions import takes_encoded
 from torchserve_py.endpoints.requests import content_type_of
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Reply, Route
+from torchserve_py.endpoints.time_limits import DEADLINE, PERIOD, URGENCY_KEYS, read_urgency
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
 from ts.protocol.media_types import JSON
@@ -123,6 +124,10 @@ class WorkflowInferenceEndpoints(Endpoints):
         def submit(body: bytes) -> HttpCall:
             call = WorkflowCall(request, self.context.responses, _DIALECT, workflow.name, body, content_type)
             call.account = account
+            if not URGENCY_KEYS.isdisjoint(request.headers.raw):
+                read_urgency(call)
+            if call.timing is not None:
+                raise bad_request(f"Header {DEADLINE} or {PERIOD}: a workflow keeps none; X-Request-Timeout-Ms does.")
             self._workflows.submit(workflow, call)
             return call
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from torchserve_py.base.settings.model_spec import fallback_name
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.jobs.call import Call
-from torchserve_py.core.jobs.function_call import CallModel, CallOutcome, ModelCall, NestedCall
+from torchserve_py.core.jobs.function_call import CallModel, CallOutcome, ModelCall
 from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import Failure, failure_of, failure_of_job
 from torchserve_py.endpoints.own_words import in_own_words
 from ts.protocol.messages import CALL_DEPTH
-from ts.protocol.request_names import REQUEST_NAME
 
 #: How many calls lie between a client's request and the last one that it leads to.
 _MOST_DEPTH: Final = 16
-#: The headers of a request that its calls have, too.
-_PASSED_ON: Final = frozenset(("traceparent", "tracestate", REQUEST_NAME))
 #: How much of a name that a worker sends is shown.
 _SHOWN: Final = 80
 
@@ -42,7 +39,7 @@ def calls_of(serving: Serving, max_size: int) -> Callable[[FileFunction], CallMo
 async def _call(
     serving: Serving, max_size: int, caller: FileFunction, by: Call, call: ModelCall
 ) -> AsyncGenerator[CallOutcome]:
-    depth = by.depth + 1 if isinstance(by, NestedCall) else 1
+    depth = by.depth + 1
     try:
         model = serving.get(fallback_name(call.function))
     except ModelError as error:
@@ -51,16 +48,8 @@ async def _call(
     if (refusal := _refusal(model, max_size, caller, call, depth)) is not None:
         yield refusal
         return
-    called = NestedCall(
-        [*_passed_on(by), ("accept", call.accept), (CALL_DEPTH, str(depth))],
-        call.body,
-        call.content_type,
-        priority=by.priority,
-        via="call",
-        client=by.client,
-        account=by.account,
-    )
-    called.depth = depth
+    more_headers = ("accept", call.accept), (CALL_DEPTH, str(depth))
+    called = by.within(call.body, call.content_type, "call", more_headers)
     try:
         serving.submit(model, called)
     except ModelError as error:
@@ -106,11 +95,6 @@ def _outcome(part: Part, content_type: str) -> CallOutcome:
 
 def _content_type(part: Part) -> str:
     return next((value for name, value in part.headers if name.lower() == "content-type"), "")
-
-
-def _passed_on(call: Call) -> list[tuple[Any, Any]]:
-    names = [(name.decode("latin-1") if isinstance(name, bytes) else name).lower() for name, _ in call.headers]
-    return [pair for name, pair in zip(names, call.headers, strict=True) if name in _PASSED_ON]
 
 
 def _failed(failure: Failure) -> CallOutcome:

@@ -21,7 +21,7 @@ from torchserve_py.core.jobs.parts import Exceeded, Inputs, JobFailed, Part
 from torchserve_py.core.scheduling.job import NEW, Job
 from torchserve_py.core.scheduling.timing import Timing
 from ts.protocol.messages import StepHistory
-from ts.protocol.request_names import header_among
+from ts.protocol.request_names import REQUEST_NAME, header_among
 
 if TYPE_CHECKING:
     from torchserve_py.core.jobs.job_observer import Account, OnEnd, OnPart
@@ -42,6 +42,8 @@ _numbers = itertools.count(secrets.randbits(40))
 Via = Literal["http", "grpc", "websocket", "zmq", "workflow", "call", "server"]
 #: Ways of a job that belongs to a request which was accepted before.
 _WITHIN: Final = frozenset[Via](("workflow", "call"))
+#: The headers of a request that the calls within it have, too.
+_PASSED_ON: Final = frozenset(("traceparent", "tracestate", REQUEST_NAME))
 
 
 class SequenceRequest(NamedTuple):
@@ -92,6 +94,7 @@ class Call(Job):
             well.
         answer_in: After how many seconds its client gives up, if it has said so: after that, running it is pointless.
         via: How it has come, for the counts of outcomes.
+        depth: How many calls of models lie between it and the client's request; 0: it is that.
         account: The account of the client's key, if it has one.
         only_ask: Whether it must not run, but asks for the kept answer to an earlier one with its request id or
             number. Only for a model whose sequences are stored.
@@ -118,6 +121,7 @@ class Call(Job):
             "body",
             "by_default",
             "content_type",
+            "depth",
             "expires_in",
             "headers",
             "only_ask",
@@ -168,6 +172,7 @@ class Call(Job):
         self.unbatched = unbatched
         self.open_ended = open_ended
         self.via = via
+        self.depth = 0
         self.client = client
         self.account = account
         self.only_ask = only_ask
@@ -215,7 +220,7 @@ class Call(Job):
 
     def again(self, *, via: Via) -> Call:
         """Return a further call with what the client asks, which nothing else is shared with."""
-        return Call(
+        again = Call(
             self.headers,
             self.body,
             self.content_type,
@@ -232,6 +237,27 @@ class Call(Job):
             account=self.account,
             only_ask=self.only_ask,
         )
+        again.depth = self.depth
+        return again
+
+    def within(
+        self, body: Any, content_type: str | None, via: Via, more_headers: Sequence[tuple[str, str]] = ()
+    ) -> Call:
+        """Return a call that a model's answer to this one leads to: of the same client, and part of the same trace."""
+        names = ((name.decode("latin-1") if isinstance(name, bytes) else name).lower() for name, _ in self.headers)
+        passed_on = [pair for name, pair in zip(names, self.headers, strict=True) if name in _PASSED_ON]
+        client, account = (self.account or self).client, self.account
+        within = Call(
+            [*passed_on, *more_headers],
+            body,
+            content_type,
+            priority=self.priority,
+            via=via,
+            client=client,
+            account=account,
+        )
+        within.depth = self.depth + 1
+        return within
 
     # What the dispatcher and the worker's connection do.
 

@@ -27,13 +27,5 @@ class CallOutcome(NamedTuple):
     more: bool = False
 
 
-class NestedCall(Call):
-    """What becomes of it; ``depth`` counts the calls from a client's request to it."""
-
-    __slots__ = ("depth",)
-
-    depth: int
-
-
 #: Runs a call for the request in which a model makes it, and yields its outcome part by part; closing that ends it.
 CallModel: TypeAlias = Callable[[Call, ModelCall], AsyncGenerator[CallOutcome]]

@@ -87,7 +87,7 @@ class KeyAccount:
         if (usage := self.usage.get(model)) is None:
             usage = self.usage[model] = KeyUsage()
         sequence_id = None if call.sequence is None else call.sequence.id
-        places = 0 if call.via == "call" else 1  # a call is part of a request that runs: it only costs
+        places = 0 if call.depth else 1  # a call within a request that runs only costs
         if places and (exceeded := self._exceeded(model, sequence_id)) is not None:
             usage.refused += 1
             return exceeded
