@@ -17,6 +17,7 @@ from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.job_observer import Account
 from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.serving import ServedModel, Serving
+from torchserve_py.endpoints.failures import INTERNAL, Failure, failure_of_job
 from torchserve_py.endpoints.sequences import NO_CLAIM, SequenceHeaders, StepClaim
 from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
 from ts.protocol.media_types import JSON
@@ -35,14 +36,18 @@ _PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _MOST_FRUITLESS: Final = 5
 #: The least status of a failure for which the client is not to blame.
 _SERVERS_FAULT: Final = 500
+#: Further statuses that may be others a moment later: it waited too long, another server has the sequence, or the key
+#: asks for too much at once.
+_MAY_PASS: Final = (408, 409, 429)
 
 
 class StepRefused(Exception):
-    """A step of a response's sequence was refused for good; the status and the message."""
+    """A step of a response's sequence was refused; ``may_pass``: again and again, for what may be over later."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.may_pass = failure.status >= _SERVERS_FAULT or failure.status in _MAY_PASS
 
 
 class _RunFailed(Exception):
@@ -80,17 +85,23 @@ class BackgroundResponse:
         for pause in (*_PAUSES, None):
             claim = StepClaim(request_id, None, None) if request_id else NO_CLAIM
             sequence = self._headers.of_values(f"{SEQUENCE_PREFIX}{self._sequence}", None, None, claim)
+            made = self._call(call, body, sequence)
             try:
-                part = await self._call(call, body, sequence).next()
+                part = await made.next()
             except JobFailed as failed:
-                status, message = 503, failed.cause.name
+                failure = failure_of_job(failed.cause, self._model.name, None, made.sequence_id, self._model)
+                if made.exceeded is not None:
+                    failure = failure._replace(message=made.exceeded.message, retry_after=made.exceeded.retry_after)
             else:
                 if part.error is None:
                     answer: dict[str, Any] = json.loads(part.body)
                     return answer
-                status, message = part.status, part.error
-            if pause is None or not (status >= _SERVERS_FAULT or status == 409):
-                raise StepRefused(status, message)
+                failure = Failure(part.status, INTERNAL, part.error)
+            finally:
+                made.cancel()  # without effect on a job that has ended
+            refusal = StepRefused(failure)
+            if pause is None or not refusal.may_pass:
+                raise refusal
             await asyncio.sleep(pause)
         raise AssertionError("the last pause ends the loop")
 

@@ -255,7 +255,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         try:
             answer = await response.step(response.operation("get_events", after))
         except StepRefused as refusal:
-            raise EndpointError(_failure_of(refusal)) from None
+            raise EndpointError(_failure_of(refusal, response)) from None
         if answer["over"] and not answer["events"] and request.headers.get(_LAST_EVENT):
             return Answer(204)  # else a browser would ask again and again
         self.context.responses.start_stream(request, Answer(200, b"", (EVENTS_TYPE,)))
@@ -271,7 +271,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
             try:
                 answer = await response.step(response.operation("get_events", max(after, answer["last"])))
             except StepRefused as refusal:
-                request.send([DIALECT.last_frame(_failure_of(refusal))], last=True)
+                request.send([DIALECT.last_frame(_failure_of(refusal, response))], last=True)
                 break
         return ALREADY_SENT
 
@@ -462,10 +462,10 @@ def _runs_of(context: EndpointContext) -> BackgroundRuns:
     return runs
 
 
-def _failure_of(refusal: StepRefused) -> Failure:
-    if refusal.status in (404, 410):
-        return Failure(404, "NotFound", str(refusal), "not_found")
-    return Failure(refusal.status, "InternalServerException", str(refusal))
+def _failure_of(refusal: StepRefused, response: BackgroundResponse) -> Failure:
+    if refusal.failure.status in (404, 410):
+        return Failure(404, "NotFound", f"Response with id {response.id!r} not found.", "not_found")
+    return refusal.failure
 
 
 def _name_of(request: Request) -> str | None:

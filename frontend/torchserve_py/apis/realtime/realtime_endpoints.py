@@ -39,7 +39,6 @@ _BETA: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "OpenAI-Beta"
 _TRANSCRIPTION: Final = "transcription"
 _CONVERSATION: Final = "conversation"
-_SERVERS_FAULT: Final = 500
 
 
 class RealtimeEndpoints(SessionEndpoints):
@@ -108,7 +107,7 @@ class RealtimeEndpoints(SessionEndpoints):
                 if request.upgrades and self._close_sessions_of(wanted):
                     log, items = await KeptConversation.resumed(steps())  # they may have kept items meanwhile
             except StepRefused as refusal:
-                if refusal.status < _SERVERS_FAULT:
+                if not refusal.may_pass:
                     raise _no_conversation(wanted) from refusal
                 raise EndpointError(Failure(503, UNAVAILABLE, str(refusal), "conversation_not_loaded")) from refusal
         elif model.is_stateful:
