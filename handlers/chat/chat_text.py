@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from chat_fields import BadRequest
 from chat_messages import Message
+from chat_pieces import Pieces
 
 from ts.handler_utils.openai_fields import log_ignored
 
@@ -28,6 +29,7 @@ class ChatText:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.has_template = bool(tokenizer.chat_template)
+        self._pieces = Pieces(tokenizer, self.template() + self.template(tools=True))
 
     def template(self, tools: bool = False) -> str:
         """Return the template of a conversation, with tools if so; some models have one of its own for these."""
@@ -63,7 +65,7 @@ class ChatText:
         if tools:
             values["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
         if not continues:
-            return self.encode(self._render(messages, values))
+            return self._pieces.encode(self._render(messages, values))
         before = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
         return self.encode(self._render([*before, *messages], values).rpartition(_ANSWER)[2])
 
