@@ -159,7 +159,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, model_errors.WorkersFailed):
         # The worker's message, such as the exception in the handler, names what the caller has to repair.
         reason = "" if error.__cause__ is None else f": {error.__cause__}"
-        return Failure(error.status, INTERNAL, f"{error}{reason}")
+        return Failure(error.status, "ConflictStatusException" if error.status == 409 else INTERNAL, f"{error}{reason}")
     if isinstance(error, model_errors.ModelAwaited):
         return Failure(503, UNAVAILABLE, str(error), Cause.not_loaded.value, overloaded=True)
     for kind, (status, name) in _MODEL_ERRORS.items():

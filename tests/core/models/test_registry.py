@@ -19,11 +19,14 @@ from torchserve_py.core.gpus.nvidia_smi import Gpu
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.startup_models import StartupModel
 from torchserve_py.core.plans.plan import Plan, RegisterRequest
-from torchserve_py.core.serving.errors import BadParameter, InvalidModel
+from torchserve_py.core.serving.errors import BadParameter, InvalidModel, WorkersFailed
 from torchserve_py.core.serving.usage import GpuUsage
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.core.workers.local_launcher import LocalLauncher
+from torchserve_py.core.workers.pool import OVERTAKEN, WorkerPool
 from torchserve_py.core.workers.process import WorkerProcess
+from torchserve_py.core.workers.startup import WorkerFailed
+from torchserve_py.endpoints.failures import failure_of
 from torchserve_py.endpoints.model_index import ModelIndex
 from torchserve_py.fleet.saved_models.snapshot_file import Snapshot
 
@@ -367,3 +370,20 @@ async def test_a_warm_up_needs_its_files(make_registry: MakeRegistry, store: Pat
     (folder / "model-config.yaml").write_text("warmup: [{file: there.json}, {file: samples/cat.jpg}]\n")
     with pytest.raises(InvalidModel, match=r"model-config.yaml: warmup names files .* there: samples/cat.jpg$"):
         await make_registry().register(without_workers("m"))
+
+
+async def test_a_model_that_another_call_scales_while_it_is_registered_stays(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def overtaken(*_: object) -> None:
+        raise WorkerFailed(OVERTAKEN, "another call has changed the number of workers meanwhile")
+
+    monkeypatch.setattr(WorkerPool, "scale", overtaken)
+    write_model(store / "m")
+    registry = make_registry()
+    result = await registry.register(RegisterRequest(url="m", initial_workers=2))
+    assert (result.workers_started, result.workers_wanted) == (0, 2)
+    assert registry.find("m").name == "m"
+    with pytest.raises(WorkersFailed) as failed:
+        await registry.scale("m", None, 3, 3, synchronous=True)
+    assert (failure_of(failed.value).status, failure_of(failed.value).type) == (409, "ConflictStatusException")

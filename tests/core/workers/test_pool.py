@@ -10,7 +10,7 @@ import pytest
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.workers import restarts
 from torchserve_py.core.workers.lifecycle import WorkerState
-from torchserve_py.core.workers.pool import PoolPlace, WorkerPool
+from torchserve_py.core.workers.pool import OVERTAKEN, PoolPlace, WorkerPool
 from torchserve_py.core.workers.startup import WorkerFailed
 from torchserve_py.core.workers.worker import Worker, WorkerEvents
 
@@ -20,6 +20,7 @@ class FakeWorker:
 
     pid = 1
     gpu_index = None
+    has_worked = False
 
     def __init__(self, place: PoolPlace, loading: asyncio.Event, broken: asyncio.Event) -> None:
         self.loading = loading
@@ -36,6 +37,8 @@ class FakeWorker:
 
     async def start(self) -> None:
         await self.loading.wait()
+        if self.state is WorkerState.STOPPED:
+            raise WorkerFailed(500, "was stopped")
         if self.broken.is_set():
             self.state = WorkerState.DIED
             raise WorkerFailed(500, "does not load")
@@ -129,6 +132,25 @@ async def test_scaling_to_the_number_that_is_set_waits_for_workers_that_load() -
     pool.loading.set()
     async with asyncio.timeout(60):
         await asyncio.gather(first, again)
+    assert pool.pool.ready_count == 1
+    assert await pool.pool.stop(60) == []
+
+
+async def test_a_scaling_that_another_one_overtakes_says_so() -> None:
+    pool = Pool(renew_to_scale=False)
+    pool.loading.clear()
+    async with asyncio.timeout(60):
+        first = asyncio.create_task(pool.pool.scale(3, 3))
+        while None in (workers := [each.worker for each in pool.pool.supervisors]) or not workers:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(pool.pool.scale(1, 1))
+        while [each and each.state for each in workers].count(WorkerState.STOPPED) < 2:
+            await asyncio.sleep(0)
+        pool.loading.set()
+        with pytest.raises(WorkerFailed, match=r"^another call has changed the number of workers meanwhile$") as failed:
+            await first
+        await second
+    assert failed.value.status == OVERTAKEN
     assert pool.pool.ready_count == 1
     assert await pool.pool.stop(60) == []
 

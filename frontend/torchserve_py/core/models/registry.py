@@ -43,6 +43,7 @@ from torchserve_py.core.serving.serving import RegisterRequest, RegisterResult, 
 from torchserve_py.core.serving.usage import Usage
 from torchserve_py.core.workers.confinement import Confinement
 from torchserve_py.core.workers.listener import WorkerListener
+from torchserve_py.core.workers.pool import OVERTAKEN
 from torchserve_py.core.workers.startup import WorkerFailed
 
 logger = logging.getLogger(__name__)
@@ -155,7 +156,11 @@ class ModelRegistry(ServedModels):
         if not synchronous and wanted:
             self._changes.start(_unattended(scaling))
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
-        await self._complete(scaling, model)
+        try:
+            await self._complete(scaling, model)
+        except WorkersFailed as failure:
+            if failure.status != OVERTAKEN:  # otherwise the model has as many as the other call has asked for
+                raise
         pool = model.pool
         return RegisterResult(
             model.name, model.version, pool.ready_count, wanted, pending=False, loads_on_demand=pool.loads_on_demand

@@ -114,7 +114,8 @@ class UnregisterTimeout(ModelError):
 class WorkersFailed(ModelError):
     """The workers that a synchronous call asked for did not start.
 
-    `status` is the status of the answer: 507 if the model did not fit into memory, otherwise 500.
+    `status` is the status of the answer: 507 if the model did not fit into memory, 409 if another call has stopped them
+    or they must stay, otherwise 500.
     """
 
     def __init__(self, name: str, version: str, status: int = 500) -> None:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 _KILL_LIMIT = 20.0
 #: How long a worker that the load no longer needs may finish its jobs (seconds): as long as their own limits let them.
 _FINISH_LIMIT = 86_400.0
+#: The status of a `WorkerFailed` whose worker was stopped because a later call has changed the number of workers.
+OVERTAKEN: Final = 409
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class WorkerPool:
         once every worker is ready, including those that were starting already, and every stopped worker is gone or
         survives SIGKILL.
 
-        Raises WorkerFailed: a worker failed to get ready; like a worker that dies it is started again.
+        Raises WorkerFailed: a worker failed to get ready; like a worker that dies it is started again. With the status
+        `OVERTAKEN`: it was stopped, because the numbers were changed meanwhile.
         """
         self.min_workers, self.max_workers = min_workers, max_workers
         count = max(min_workers, min(max_workers, len(self._wanted) if count is None else count))
@@ -118,6 +122,8 @@ class WorkerPool:
         )
         for failure in outcomes:
             if isinstance(failure, WorkerFailed):
+                if (self.min_workers, self.max_workers) != (min_workers, max_workers):
+                    raise WorkerFailed(OVERTAKEN, "another call has changed the number of workers meanwhile")
                 raise failure
 
     async def renew(self, worker_id: str) -> None:
