@@ -19,7 +19,7 @@ def undo_charset(request: Request, body: bytes) -> bytes:
     content_type = request.headers.raw.get(_CONTENT_TYPE)
     if content_type is None or b";" not in content_type:
         return body
-    recoded = _in_utf8(body, content_type)
+    recoded = _in_utf8(body, content_type.decode("latin-1"))
     if recoded is body:
         return body
     kind = content_type.partition(b";")[0].strip()
@@ -30,7 +30,7 @@ def undo_charset(request: Request, body: bytes) -> bytes:
     return recoded
 
 
-def _in_utf8(body: bytes, content_type: bytes) -> bytes:
+def _in_utf8(body: bytes, content_type: str) -> bytes:
     """Return a body in UTF-8, as it is if that is its charset. Raises EndpointError."""
     from ts.jobs.charsets import UTF_8, charset_of, in_utf8  # few requests need it
     from ts.jobs.errors import RowFailure
