@@ -262,14 +262,14 @@ def test_stop_waits_until_the_server_is_gone(home, capsys):
     assert not (home / "key_file.json").exists()
 
 
-def test_stop_from_elsewhere_deletes_the_key_file_of_the_server_too(home, monkeypatch):
+def test_stop_from_elsewhere_deletes_the_key_file_of_the_server_and_no_other(home, monkeypatch):
     start(home)
     (home / "elsewhere").mkdir()
     for directory in (home, home / "elsewhere"):
         (directory / "key_file.json").write_text("{}")
     monkeypatch.chdir(home / "elsewhere")
     assert launch(home, "--stop") == 0
-    assert not list(home.rglob("key_file.json"))
+    assert list(home.rglob("key_file.json")) == [home / "elsewhere" / "key_file.json"]
 
 
 def test_stop_without_a_server(home, capsys):

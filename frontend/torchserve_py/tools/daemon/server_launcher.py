@@ -112,7 +112,7 @@ class ServerLauncher:
 
         try:
             limit = self._drain_timeout(server) + _STOP_MARGIN
-            key_files = {Path.cwd() / KEY_FILE, Path(server.cwd()) / KEY_FILE}
+            key_file = Path(server.cwd()) / KEY_FILE  # one in this folder may be another server's
             tell(f"Stopping {self._place_of(server)}.", to_stderr=True)
             server.terminate()
         except psutil.NoSuchProcess:
@@ -126,8 +126,7 @@ class ServerLauncher:
             tell("Stopping TorchServe took too long.")
             tell(f"Process {server.pid} still runs after {limit} s; kill -9 {server.pid} ends it at once.")
             return 1
-        for key_file in key_files:
-            key_file.unlink(missing_ok=True)
+        key_file.unlink(missing_ok=True)
         self._pid_file.remove(server.pid)
         tell("TorchServe has stopped.")
         return 0
