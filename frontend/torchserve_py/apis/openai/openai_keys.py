@@ -21,7 +21,7 @@ class OpenAIKeys(ModelConfigKeys):
 
     openai: Flag = key(
         "openai",
-        "serve the model under [OpenAI's paths](rest-api.md#openais-paths)",
+        "serve the model under [OpenAI paths](rest-api.md#openai-paths)",
         "whether `handler` has `vllm_engine_config`",
     )
 

@@ -33,7 +33,8 @@ class BudgetKeys(ModelConfigKeys):
     )
     memory: Annotated[int | None, SIZE] = key(
         "memory",
-        "what a worker takes (of its GPU with a `gpu_memory_budget`) [until it is measured](scaling.md#what-counts)",
+        "what a worker takes (of its GPU with a `gpu_memory_budget`)"
+        " [until it is measured](scaling.md#how-memory-is-measured)",
         "the size of the model's files, and what a worker without a model takes",
     )
     sleep: Annotated[bool, FLAG] = key(

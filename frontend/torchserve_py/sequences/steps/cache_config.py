@@ -98,7 +98,7 @@ class CacheConfig(ClosedSchema):
     )
     keep_checkpoints: Annotated[int, integer(1, MOST_KEPT_CHECKPOINTS)] = key(
         "keepCheckpoints",
-        "whole states to which a sequence can [go back](sequence-stores.md#which-steps-there-are)",
+        "whole states to which a sequence can [go back](sequence-stores.md#steps-you-can-go-back-to)",
         "1: the latest one",
         otherwise=1,
     )

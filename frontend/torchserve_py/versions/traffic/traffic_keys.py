@@ -22,7 +22,7 @@ class TrafficKeys(ModelConfigKeys):
 
     compare_answers: Annotated[str | None, _NAMED] = key(
         "compareAnswers",
-        "function that compares answers of the version as a [shadow](traffic.md#what-is-the-same)",
+        "function that compares answers of the version as a [shadow](traffic.md#how-answers-are-compared)",
         "byte by byte",
     )
 

@@ -64,7 +64,7 @@ class TrafficSettings(SettingsSection):
     ] = setting((), "[weights](traffic.md#weights) of versions at the start", "none")
     sticky_traffic: Annotated[Literal["user", "key", "client"], choice("user", "key", "client")] = setting(
         "user",
-        "which requests without a sequence [stay with one version](traffic.md#who-stays-with-one-version)",
+        "which requests without a sequence [stay with one version](traffic.md#sticky-versions)",
     )
 
     @classmethod

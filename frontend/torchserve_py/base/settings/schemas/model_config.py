@@ -130,7 +130,7 @@ class ModelConfigFile(Schema):
     )
     remember_ended: SecondsFromOne = key(
         "rememberEndedSec",
-        "how long [ended sequences are remembered](sequence-stores.md#how-long-things-are-kept)",
+        "how long [ended sequences are remembered](sequence-stores.md#how-long-sequences-are-kept)",
         "86400",
     )
     async_communication: Flag = key(
