@@ -14,7 +14,7 @@ from tests.core.handover.test_interleavings import World, started
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.handover import left_sequences
-from torchserve_py.core.handover.left_sequences import Damaged, HandoverFolder, LeftSequences
+from torchserve_py.core.handover.left_sequences import Damaged, HandoverFolder, LeftSequences, name_of
 from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 
@@ -220,3 +220,39 @@ async def test_steps_of_a_sequence_that_another_server_has_taken_begin_one(tmp_p
     world.submit("s")
     world.submit("s")
     assert await counts(world) == ["1", "2"]
+
+
+async def test_a_server_that_drains_leaves_a_sequence_once_its_steps_are_answered(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.add_worker()
+    for name in ("rests", "runs", "runs", "runs"):
+        world.submit(name)
+    world.work(0)
+    drained = asyncio.ensure_future(world.dispatcher.drain(A_LIMIT, Cause.draining))
+    leaving = asyncio.ensure_future(world.dispatcher.leave_resting(A_LIMIT))
+    assert await counts(world) == ["1", "1", "2", "3"]
+    async with asyncio.timeout(A_LIMIT / 2):
+        while not drained.done():
+            world.work(0)
+            await asyncio.sleep(0.001)
+        await leaving
+    assert await drained
+    next_one = await found(tmp_path)
+    assert [next_one.version_of(name) for name in ("rests", "runs")] == ["1", "1"]
+
+
+async def test_a_server_that_drains_waits_for_a_sequence_that_it_cannot_leave(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.add_worker()
+    world.submit("s")
+    world.work(0)
+    (tmp_path / name_of("m")).write_text("a file in place of the folder")
+    leaving = asyncio.ensure_future(world.dispatcher.leave_resting(A_LIMIT))
+    async with asyncio.timeout(A_LIMIT / 2):
+        while world.dispatcher.metrics.handover.refused["failed"].value == 0:
+            world.work(0)
+            await asyncio.sleep(0.001)
+    assert not await world.dispatcher.drain(0.01, Cause.draining)
+    world.submit("s")
+    assert (await counts(world))[-1] == "2"
+    leaving.cancel()

@@ -10,15 +10,16 @@ from tests.core.handover.test_interleavings import World, started
 from torchserve_py.core.handover.move import MOVE_TRANSITIONS
 
 
-def played(play: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    """Play with w1, which has had one step of the sequence s and is to leave, and w2."""
+def played(play: Callable[[World], Coroutine[Any, Any, None]], *, runs: bool = False) -> None:
+    """Play with w1, which has had one step of the sequence s, or still ``runs`` it, and is to leave, and w2."""
 
     async def begin() -> None:
         world = await started()
         world.add_worker()
         world.add_worker()
         world.submit("s")
-        world.workers["w1"].to_do.popleft()()
+        if not runs:
+            work(world, "w1")
         world.vacate(0, retires=False)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -58,6 +59,16 @@ def test_a_step_that_comes_meanwhile_runs_at_the_taker() -> None:
         assert [world.workers[name].counts for name in ("w1", "w2")] == [{}, {"s": 2}]
 
     played(play)
+
+
+def test_a_sequence_moves_in_the_moment_in_which_its_step_is_over() -> None:
+    async def play(world: World) -> None:
+        await turns()
+        work(world, "w1")
+        await turns()
+        assert len(world.workers["w1"].to_do) == 1, "it is asked for the state"
+
+    played(play, runs=True)
 
 
 def test_a_taker_that_dies_after_it_has_taken_the_sequence_leaves_it_at_the_giver() -> None:

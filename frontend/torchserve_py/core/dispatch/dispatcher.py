@@ -94,12 +94,18 @@ class Dispatcher(CallOwner):
         #: What other versions are to run once the results in hand are dealt with, and the version that does not run it.
         self._handed_over: list[tuple[Version, Call, Version | None]] = []
         self._handover = Handover(
-            self.scheduler, self._workers, lambda effects: self._perform(effects, self.now()), self.now, metrics
+            self.scheduler,
+            self._workers,
+            lambda effects: self._perform(effects, self.now()),
+            self._until,
+            self.now,
+            metrics,
         )
         #: What other servers have left of its sequences, if these are in memory.
         self.inheritance: Inheritance | None = None
         self._released: dict[str, asyncio.Future[None]] = {}
-        self._idle: asyncio.Future[None] | None = None
+        #: What is awaited, and who waits for it, see `_until`.
+        self._awaited: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
         #: Whether its only worker rests, see `rest`.
         self.rests = False
@@ -440,7 +446,7 @@ class Dispatcher(CallOwner):
         Those that cannot move go on here.
         """
         to = OtherVersion(other._handover, from_version, partial(other.take_over, by=None))
-        workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
+        workers = self._giving()
         await asyncio.gather(*(self._handover.vacate(worker, limit, to) for worker in workers))
         for worker in workers:
             self.reopen(worker)
@@ -457,13 +463,25 @@ class Dispatcher(CallOwner):
         """Leave the sequences in memory to the next server, within ``limit`` seconds."""
         if self.inheritance is None:
             return
-        if self._handover.final is None:
-            self.inheritance.leave(partial(self.take_over, by=None))
-        workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
+        self._leave_to_next()
         try:
-            await asyncio.gather(*(self._handover.vacate(worker, limit) for worker in workers))
+            await asyncio.gather(*(self._handover.vacate(worker, limit) for worker in self._giving()))
         finally:
             self.inheritance.has_left()
+
+    async def leave_resting(self, limit: float) -> None:
+        """Leave the sequences in memory to the next server, each as soon as it rests, within ``limit`` seconds."""
+        if self.inheritance is not None:
+            self._leave_to_next()
+            await self._handover.leave_resting(self._giving(), limit)
+
+    def _leave_to_next(self) -> None:
+        """Let all sequences that move from now on go to the next server, unless they go elsewhere already."""
+        if self.inheritance is not None and self._handover.final is None:
+            self.inheritance.leave(partial(self.take_over, by=None))
+
+    def _giving(self) -> Sequence[Worker]:
+        return [worker for worker in self._workers.values() if self.hands_over(worker)]
 
     def leave_to(self, successor: Dispatcher) -> None:
         """Let another dispatcher of this version have all steps that wait, and, by `leave_sequences`, the sequences."""
@@ -492,11 +510,23 @@ class Dispatcher(CallOwner):
         Return whether nothing is left; see `Scheduler.is_idle`.
         """
         self.refuse_new_jobs(cause, runs_out=runs_out)
-        if not self.scheduler.is_idle:
-            if self._idle is None or self._idle.done():
-                self._idle = asyncio.get_running_loop().create_future()
-            await self._clock.wait([self._idle], limit)
-        return self.scheduler.is_idle
+        return await self._until(lambda: self.scheduler.is_idle, limit)
+
+    async def _until(self, condition: Callable[[], bool], limit: float) -> bool:
+        """Wait until a condition is so, which events change, at most ``limit`` seconds; return whether it is."""
+        if not condition():
+            waiter = asyncio.get_running_loop().create_future()
+            self._awaited[waiter] = condition
+            try:
+                await self._clock.wait([waiter], limit)
+            finally:
+                del self._awaited[waiter]
+        return condition()
+
+    def _look_at_awaited(self) -> None:
+        for waiter, condition in self._awaited.items():
+            if not waiter.done() and condition():
+                waiter.set_result(None)
 
     async def close(self, cause: Cause) -> None:
         """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
@@ -538,8 +568,8 @@ class Dispatcher(CallOwner):
                 logger.exception("The scheduler's effect %s could not be performed.", type(effect).__name__)
         if (deadlines := self._deadlines.heap) and deadlines[0][0] < self._alarm.rings_at:
             self._alarm.set(deadlines[0][0], now)
-        if self._idle is not None and not self._idle.done() and self.scheduler.is_idle:
-            self._idle.set_result(None)
+        if self._awaited:
+            self._look_at_awaited()
 
     def _send(self, effect: Send | SendAhead) -> None:
         """Send a batch. If that fails, its jobs get an error as their answer."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -32,9 +32,8 @@ logger = logging.getLogger(__name__)
 #: How many sequences of a worker move simultaneously. The worker gives so many between two of its batches, and its
 #: answers wait behind their states: with four of 10 MB steps waited five times as long as with two.
 _AT_ONCE: Final = 2
-#: Seconds between two looks whether the step is over that a sequence waits for, and whether its stream is.
-_STEP_INTERVAL: Final = 0.002
-_STREAM_INTERVAL: Final = 0.05
+#: Seconds between two looks whether streams are over, or sequences rest that are left as soon as they do.
+_LOOK_INTERVAL: Final = 0.05
 #: How many workers a sequence is offered to, if each of them leaves or dies meanwhile.
 _MOST_TAKERS: Final = 3
 
@@ -172,6 +171,7 @@ class Handover:
     Args:
         workers: Those that are up, by id: a live view.
         perform: Performs what the scheduler asks for.
+        until: Waits until something is so that events of the scheduler change, for so many seconds at most.
         now: The clock of the scheduler.
     """
 
@@ -180,10 +180,12 @@ class Handover:
         scheduler: Scheduler,
         workers: Mapping[str, Worker],
         perform: Callable[[Effects], None],
+        until: Callable[[Callable[[], bool], float], Awaitable[object]],
         now: Callable[[], float],
         metrics: ModelMetrics,
     ) -> None:
         self._scheduler, self._workers, self._perform, self._now = scheduler, workers, perform, now
+        self._until = until
         self._metrics = metrics
         #: The moves that are under way, by the ids of the sequences.
         self.moves: dict[str, Move] = {}
@@ -201,13 +203,31 @@ class Handover:
         if not waiting:
             return vacated
         began = clock.now()
-        drain = partial(self._drain, worker, waiting, vacated, began + limit, to)
-        drains = [drain() for _ in range(min(_AT_ONCE, len(waiting)))]
-        await asyncio.gather(*drains)
+        await self._drain(worker, waiting, vacated, began + limit, to)
         text = "Worker %s has handed over %d sequences in %.2f s, each within %.3f s; %d stay%s"
         why = f": {vacated.why}" if vacated.stay else ""
         logger.info(text, worker.label, vacated.moved, clock.now() - began, vacated.longest, len(vacated.stay), why)
         return vacated
+
+    async def leave_resting(self, workers: Sequence[Worker], limit: float) -> None:
+        """Move the sequences of some workers to `final`, each once it rests, within ``limit`` seconds.
+
+        What cannot move goes on, and so does what runs or waits.
+        """
+        vacated, until = Vacated(), running_time().now() + limit
+        while self._scheduler.open_sequences and running_time().now() < until:
+            resting: dict[str | None, deque[sequences.Sequence]] = {worker.id: deque() for worker in workers}
+            for sequence in self._scheduler.sequences():
+                if sequence.state is sequences.IDLE and sequence.id not in vacated.stay:
+                    resting.get(sequence.lane.worker_id, deque()).append(sequence)
+            drains = [self._drain(each, resting[each.id], vacated, until, None, resting=True) for each in workers]
+            await asyncio.gather(*drains)
+            await asyncio.sleep(_LOOK_INTERVAL)
+        if vacated.moved or vacated.stay:
+            why = f": {vacated.why}" if vacated.stay else ""
+            logger.info(
+                "%d sequences that rested are left to the next server; %d stay%s", vacated.moved, len(vacated.stay), why
+            )
 
     def closed(self, sequence_id: str) -> None:
         """A sequence is over: if it was moving, the taker drops it before it gets a step of another one of this id."""
@@ -221,10 +241,28 @@ class Handover:
         vacated: Vacated,
         until: float,
         to: Destination | None,
+        *,
+        resting: bool = False,
+    ) -> None:
+        """Move those that wait, some at once; with ``resting`` only those that rest when it is their turn."""
+        drain = partial(self._drain_in_turn, worker, waiting, vacated, until, to, resting=resting)
+        await asyncio.gather(*(drain() for _ in range(min(_AT_ONCE, len(waiting)))))
+
+    async def _drain_in_turn(
+        self,
+        worker: Worker,
+        waiting: deque[sequences.Sequence],
+        vacated: Vacated,
+        until: float,
+        to: Destination | None,
+        *,
+        resting: bool,
     ) -> None:
         while waiting and self._workers.get(worker.id) is worker:
             sequence = waiting.popleft()
             if sequence.state is sequences.CLOSED or sequence.lane.worker_id != worker.id:
+                continue
+            if resting and sequence.state is not sequences.IDLE:
                 continue
             left = running_time().now()
             if not self._scheduler.leave(sequence):
@@ -232,7 +270,7 @@ class Handover:
                     self._refuse(sequence, _STREAMS, vacated)
                 else:
                     waiting.append(sequence)
-                    await asyncio.sleep(_STREAM_INTERVAL)
+                    await asyncio.sleep(_LOOK_INTERVAL)
                 continue
             try:
                 refusal = await self._leave(sequence, worker, until, to)
@@ -256,11 +294,11 @@ class Handover:
     ) -> Refusal | None:
         """Move a sequence that is to leave once it rests; return why it does not, None if it has moved."""
         while sequence.in_flight:
-            if any(job.state is STREAMING for job in sequence.in_flight):
+            if _streams(sequence):
                 return _STREAMS
-            if running_time().now() >= until:
+            if (left := until - running_time().now()) <= 0:
                 return _BUSY
-            await asyncio.sleep(_STEP_INTERVAL)
+            await self._until(lambda: not sequence.in_flight or _streams(sequence), left)
         for _ in range(_MOST_TAKERS):
             if sequence.state is sequences.CLOSED:
                 return _IS_OVER
@@ -366,6 +404,10 @@ class Handover:
         if move.is_at_taker:
             _drop(move.taker, sequence_id)
         move.advance(event)
+
+
+def _streams(sequence: sequences.Sequence) -> bool:
+    return any(job.state is STREAMING for job in sequence.in_flight)
 
 
 def _is_size(given: Any) -> bool:

@@ -37,7 +37,7 @@ _NUMBER: Final = struct.Struct(">I")
 _LONGEST: Final = 30 * 86_400.0
 #: After how long a file is nobody's that is being written, or was taken by a server that died then (seconds).
 _ABANDONED: Final = 3600.0
-#: How long looking at the folder, reading a file, and removing files may take (seconds).
+#: How long looking at the folder, and reading, writing or removing files, may take (seconds).
 _LIMIT: Final = 10.0
 
 
@@ -178,6 +178,7 @@ class LeftSequences:
         time_left = None if math.isinf(left.time_left) else left.time_left
         known = _Known(version, time.time() + min(rest, _LONGEST), left.tokens, time_left)
         decided = threading.Lock()  # held by who has decided whether the file is to count: its thread, or this
+        limit = min(limit, _LIMIT)
         write = partial(
             _write, self._folder / name_of(sequence_id), known, given, lambda: decided.acquire(blocking=False)
         )

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
+from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.base.settings.model_spec import ModelSpec
@@ -279,17 +280,27 @@ class ModelRegistry(ServedModels):
     async def drain(self, limit: float) -> bool:
         """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
 
-        New work is refused from now on.
+        New work is refused from now on, and sequences in memory are left to the next server as soon as they rest.
         """
         self.refuse_new_work()
+        in_background(self._leave_resting(limit), "leaving sequences that rest")
         models = (*self._all(), *self._unserved)
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
-    async def leave_sequences(self) -> None:
-        """Leave sequences in memory to the next server, once those that change hands have done so."""
+    async def _leave_resting(self, limit: float) -> None:
+        await self._sequences_have_settled()
+        models = (*self._all(), *self._unserved)
+        await asyncio.gather(*(model.dispatcher.leave_resting(limit) for model in models))
+
+    async def _sequences_have_settled(self) -> None:
+        """Wait a while for sequences that change hands within this process."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_LIMIT):
                 await self._handover.settle()
+
+    async def leave_sequences(self) -> None:
+        """Leave all sequences in memory that are open to the next server."""
+        await self._sequences_have_settled()
         models = (*self._all(), *self._unserved)
         await asyncio.gather(*(model.dispatcher.leave_sequences(_LEAVE_LIMIT) for model in models))
         await self._handover.removed()
