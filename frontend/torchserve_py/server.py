@@ -49,7 +49,7 @@ from torchserve_py.core.workers.launch_command import worker_package_root
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.endpoints.token_authorization import Authorization, Protection
 from torchserve_py.fleet.memory_budget.memory_room import worker_room
-from torchserve_py.fleet.saved_models.restored_models import restored
+from torchserve_py.fleet.saved_models.restored_models import restored, shared_handover
 from torchserve_py.fleet.scaling.autoscaler import autoscaler
 from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.browser_guard import BrowserGuard
@@ -95,7 +95,7 @@ _MOST_DESCRIPTORS = 1 << 20
 
 
 #: What the wings above the core and the endpoints give them.
-FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of, states_of, restored)
+FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of, states_of, restored, shared_handover)
 PROTECTION: Final = Protection(server_context, BrowserGuard)
 
 
@@ -183,10 +183,8 @@ class Server:
         Accepted work has `drain_timeout` seconds. Returns the task that does so, the same one each time.
         """
         if self._drain is None:
-            if self._endpoints is not None:
-                self._endpoints.context.start_leaving()
-            if not self._settings.drain_delay:  # in the same turn: a client that reads it expects refusals
-                self._refuse_new_work()
+            if not self._registry.announces_leaving:  # in the same turn: a client that reads it expects refusals
+                self._start_leaving()
             self._drain = in_background(self._leave(), "draining")
             self._background.append(self._drain)
         return self._drain
@@ -195,7 +193,16 @@ class Server:
         """Wait until the server has drained; see `begin_drain`."""
         await asyncio.shield(self.begin_drain())
 
+    def _start_leaving(self) -> None:
+        if self._endpoints is not None:
+            self._endpoints.context.start_leaving()
+        if not self._settings.drain_delay:
+            self._refuse_new_work()
+
     async def _leave(self) -> None:
+        if self._registry.announces_leaving:  # first, since clients go elsewhere from then on
+            await self._registry.announce_leaving()
+            self._start_leaving()
         if self._settings.drain_delay:
             logger.info(
                 "Leaving: not ready from now on; new work is accepted for %d s more", self._settings.drain_delay

@@ -1,18 +1,21 @@
 """Sequences in memory while workers are scaled and restarted, and their server is restarted, under load.
 
-    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2]
+    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2] [--servers 2]
 
 Clients step sequences by numbers; the states of some have 10 MB. A step is lost if the next one is refused, and doubled
 if an answer counts more steps than were sent. The pause is how long a client waited for one answer, the refusals of a
-server that stops and starts included.
+server that stops and starts included. With two servers, which share a folder, these are restarted in turn, and a client
+that is refused goes to the other one.
 """
 
 import argparse
 import asyncio
+import contextlib
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +43,7 @@ CONFIG = (
 )
 #: What a step may be told while the server stops or starts.
 _RETRIED = (503,)
-#: Seconds between two attempts, and on average between two steps of a client.
+#: Seconds between two attempts at all servers, and on average between two steps of a client.
 _AGAIN, _PACE = 0.2, 2.0
 
 
@@ -72,8 +75,8 @@ class Report:
 class Clients:
     """Step their sequences until they are stopped."""
 
-    def __init__(self, url: str, report: Report, large: int) -> None:
-        self._url, self._report = url, report
+    def __init__(self, urls: Sequence[str], report: Report, large: int) -> None:
+        self._urls, self._report = urls, report
         self._names = [f"large{number}" if number < large else f"s{number}" for number in range(report.sessions)]
         self._what = ""
         self.over = False
@@ -81,19 +84,20 @@ class Clients:
     async def run(self) -> None:
         """Step all sequences."""
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session:
-            await asyncio.gather(*(self._step_on(session, name) for name in self._names))
+            steps = (self._step_on(session, name, number) for number, name in enumerate(self._names))
+            await asyncio.gather(*steps)
 
     def during(self, what: str) -> None:
         """Note the steps that end from now on as those during something."""
         self._what = what
         self._report.pauses[what] = []
 
-    async def _step_on(self, session: aiohttp.ClientSession, name: str) -> None:
+    async def _step_on(self, session: aiohttp.ClientSession, name: str, server: int) -> None:
         number = 0
         while not self.over:
             number += 1
             began = time.monotonic()
-            status, text = await self._answer(session, name, number)
+            server, status, text = await self._answer(session, name, number, server)
             self._report.pauses[self._what].append(time.monotonic() - began)
             if (status, text) != (200, str(number)):
                 self._report.wrong.append(f"{name}, step {number}: {status} {text[:100]}")
@@ -101,20 +105,25 @@ class Clients:
             self._report.steps += 1
             await asyncio.sleep(2 * _PACE * random.random())
 
-    async def _answer(self, session: aiohttp.ClientSession, name: str, number: int) -> tuple[int, str]:
+    async def _answer(
+        self, session: aiohttp.ClientSession, name: str, number: int, server: int
+    ) -> tuple[int, int, str]:
+        """Return which server has answered, and what; each refusal leads to the next one."""
         headers = {"ts_request_sequence_id": name, "ts_request_sequence_token": f"t-{name}"}
         headers["ts_request_step"] = str(number)
-        until = time.monotonic() + DEADLINE
+        until, attempts = time.monotonic() + DEADLINE, 0
         while True:
             try:
-                async with session.post(self._url, data=b"", headers=headers) as answer:
+                async with session.post(self._urls[server % len(self._urls)], data=b"", headers=headers) as answer:
                     text = await answer.text()
                     if answer.status not in _RETRIED or time.monotonic() > until:
-                        return answer.status, text
+                        return server, answer.status, text
             except aiohttp.ClientError:
                 if time.monotonic() > until:
                     raise
-            await asyncio.sleep(_AGAIN)
+            server, attempts = server + 1, attempts + 1
+            if not attempts % len(self._urls):
+                await asyncio.sleep(_AGAIN)
 
 
 def _restart_server(server: RunningServer) -> None:
@@ -130,17 +139,17 @@ def _restart_workers(server: RunningServer) -> None:
     assert answer.json()["state"] == "done", answer.text
 
 
-async def _run(server: RunningServer, report: Report, large: int, rounds: int) -> None:
-    clients = Clients(f"{server.inference}/predictions/counting", report, large)
+async def _run(servers: Sequence[RunningServer], report: Report, large: int, rounds: int) -> None:
+    clients = Clients([f"{server.inference}/predictions/counting" for server in servers], report, large)
     clients.during("before")
     report.seconds["before"] = 3 * _PACE
     running = asyncio.create_task(clients.run())
     await asyncio.sleep(report.seconds["before"])
-    events = {
-        "a worker less": lambda: server.scale("counting", 1),
-        "a worker more": lambda: server.scale("counting", 2),
-        "workers restarted": lambda: _restart_workers(server),
-        "server restarted": lambda: _restart_server(server),
+    events: dict[str, Callable[[RunningServer], object]] = {
+        "a worker less": lambda server: server.scale("counting", 1),
+        "a worker more": lambda server: server.scale("counting", 2),
+        "workers restarted": _restart_workers,
+        "server restarted": _restart_server,
     }
     try:
         for number in range(rounds):
@@ -148,7 +157,8 @@ async def _run(server: RunningServer, report: Report, large: int, rounds: int) -
                 name = f"{what}, {number + 1}"
                 clients.during(name)
                 began = time.monotonic()
-                await asyncio.to_thread(event)
+                for server in servers:
+                    await asyncio.to_thread(event, server)
                 report.seconds[name] = time.monotonic() - began
                 await asyncio.sleep(2 * _PACE)
     finally:
@@ -156,15 +166,20 @@ async def _run(server: RunningServer, report: Report, large: int, rounds: int) -
         await running
 
 
-def run(sessions: int, large: int, rounds: int) -> Report:
-    """Let workers and the server come and go, under so many sessions, some of them ``large``."""
+def run(sessions: int, large: int, rounds: int, servers: int = 1) -> Report:
+    """Let workers and servers come and go, under so many sessions, some of them ``large``."""
     report = Report(sessions)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory, contextlib.ExitStack() as running:
         folder = model_folder(Path(directory), "counting", HANDLER, CONFIG)
-        with RunningServer({"counting": folder}, {"drain_timeout": 1}) as server:
+        shared = {"fleet_state": f"{directory}/fleet"} if servers > 1 else {}
+        started: list[RunningServer] = []
+        for _ in range(servers):
+            server = RunningServer({"counting": folder}, {"drain_timeout": 10, **shared})
+            started.append(running.enter_context(server))
             server.wait_ready()
-            asyncio.run(_run(server, report, large, rounds))
-            if report.wrong:
+        asyncio.run(_run(started, report, large, rounds))
+        if report.wrong:
+            for server in started:
                 print(server.story()[-5000:], file=sys.stderr)
     return report
 
@@ -174,7 +189,8 @@ if __name__ == "__main__":
     parser.add_argument("--sessions", type=int, default=1_000)
     parser.add_argument("--large", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--servers", type=int, choices=(1, 2), default=1)
     given = parser.parse_args()
-    found = run(given.sessions, given.large, given.rounds)
+    found = run(given.sessions, given.large, given.rounds, given.servers)
     print(found, *found.wrong[:20], sep="\n")
     sys.exit(bool(found.wrong))

@@ -1,9 +1,11 @@
-"""No sequence in memory is lost, and no step counts twice, while workers and their server are restarted."""
+"""No sequence in memory is lost, and no step counts twice, while workers and their servers are restarted."""
 
+import pytest
 from tests.chaos.moving import run
 
 
-def test_sequences_in_memory_outlive_their_workers_and_their_server() -> None:
-    report = run(sessions=60, large=3, rounds=1)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_sequences_in_memory_outlive_their_workers_and_their_servers(servers: int) -> None:
+    report = run(sessions=60, large=3, rounds=1, servers=servers)
     assert not report.wrong, f"{report}\n" + "\n".join(report.wrong)
     assert report.steps > 60

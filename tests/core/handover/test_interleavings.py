@@ -107,8 +107,8 @@ class CountingWorker:
 class World:
     """A version of a model with workers that come and go, and clients that count their answers."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None = None, *, is_shared: bool = False) -> None:
+        self.folder, self.is_shared = folder, is_shared
         self.workers: dict[str, CountingWorker] = {}
         self.made = 0
         self.calls: list[tuple[str, Call]] = []
@@ -125,9 +125,9 @@ class World:
         self.dispatcher = self.shell.dispatcher
         self.dispatcher.set_workers(4)
         if self.folder is not None:
-            folder = HandoverFolder(self.folder)
-            await folder.look()
-            self.left = folder.of("m")
+            self.handover = HandoverFolder(self.folder, is_shared=self.is_shared)
+            await self.handover.look()
+            self.left = self.handover.of("m")
             self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
             self.dispatcher.inherit(self.left, self.shell.version)
 
@@ -156,6 +156,7 @@ class World:
 
     async def restart(self) -> None:
         """Stop the server as on SIGTERM, and start the next one."""
+        await self.handover.announce(self.names)
         self.dispatcher.refuse_new_jobs(Cause.draining)
         leaving = asyncio.ensure_future(self.dispatcher.leave_sequences(100.0))
         while not leaving.done() or any(not each.done() for each in self.moving):
@@ -163,6 +164,7 @@ class World:
                 self.work(number)
             await asyncio.sleep(0.001)
         leaving.result()
+        await self.handover.has_left(self.names)
         await self.dispatcher.close(Cause.draining)
         for worker in self.workers.values():
             worker.ended.set_result("was stopped")
@@ -170,6 +172,10 @@ class World:
         await self.start_server()
         self.add_worker()
         self.add_worker()
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return the model and the ids of the sequences that have states."""
+        return [("m", each.id) for each in self.dispatcher.scheduler.sequences() if each.has_state]
 
     def add_worker(self) -> None:
         self.made += 1
@@ -250,9 +256,9 @@ class World:
             each.result()
 
 
-async def started(folder: Path | None = None) -> World:
-    """Return a world with a server."""
-    world = World(folder)
+async def started(folder: Path | None = None, *, is_shared: bool = False) -> World:
+    """Return a world with a server, whose folder other servers share, if so."""
+    world = World(folder, is_shared=is_shared)
     await world.start_server()
     return world
 

@@ -212,14 +212,14 @@ async def test_a_worker_that_does_not_take_the_sequence_has_it_refused_as_lost(t
     assert not any(tmp_path.glob("*/*"))
 
 
-async def test_steps_of_a_sequence_that_another_server_has_taken_begin_one(tmp_path: Path) -> None:
+async def test_a_sequence_that_another_server_has_taken_is_lost_here(tmp_path: Path) -> None:
     await leave(tmp_path)
     world = await started(tmp_path)
     assert await (await found(tmp_path)).read("s") is not None
     world.add_worker()
     world.submit("s")
     world.submit("s")
-    assert await counts(world) == ["1", "2"]
+    assert await counts(world) == ["sequence_lost", "sequence_lost"]
 
 
 async def test_a_server_that_drains_leaves_a_sequence_once_its_steps_are_answered(tmp_path: Path) -> None:

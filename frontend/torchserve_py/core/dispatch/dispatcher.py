@@ -454,10 +454,20 @@ class Dispatcher(CallOwner):
     def inherit(self, left: LeftSequences, version: str) -> None:
         """Let sequences in memory go on that other servers have left, of this version or one that is not served."""
         own = (self.scheduler, self._handover, self._pass, self.now, self.metrics)
-        self.inheritance = Inheritance(left, version, self._serves, *own)
+        self.inheritance = Inheritance(left, version, self._serves, self._pass_to, *own)
 
     def _serves(self, version: str) -> bool:
         return self._ownership.serves(version)
+
+    def _pass_to(self, sequence: Any, version: str) -> None:
+        """Let another version run the steps that wait of a sequence that is found to be of that version."""
+        other = self._ownership.named(version)
+        jobs: Sequence[Call] = sequence.queue
+        taken = self.scheduler.take_waiting([job for job in jobs if job.may_be_handed_over], self.now())
+        for job in [job for job in jobs if not job.may_be_handed_over]:
+            self.cancel(job, Cause.sequence_moved)
+        for each in cast("Iterable[Call]", taken):
+            asyncio.get_running_loop().call_soon(partial(other.dispatcher.take_over, each, by=None))
 
     async def leave_sequences(self, limit: float) -> None:
         """Leave the sequences in memory to the next server, within ``limit`` seconds."""

@@ -78,6 +78,10 @@ class Ownership(Generic[V]):
         """Whether there is a version of this name."""
         return name in self._served
 
+    def named(self, name: str) -> V:
+        """Return the version of this name. Raises KeyError: there is none."""
+        return self._served[name]
+
     def _takes(self, version: V) -> bool:
         """Whether a version gets sequences that it does not have."""
         is_served = self._served.get(version.version) is version and version not in self._leaving

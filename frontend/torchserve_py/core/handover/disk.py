@@ -15,17 +15,32 @@ _MOST: Final = 4
 
 
 class Disk:
-    """Runs what blocks, for the event loop."""
+    """Runs what blocks, for the event loop. While a call gives no answer, no further one is made."""
 
     def __init__(self) -> None:
         self._threads = DaemonThreads(_MOST)
+        #: Held by calls: what waits for a thread is not late.
+        self._turns = asyncio.Semaphore(_MOST)
+        self._hung = 0
 
     async def run(self, call: Callable[[], T], limit: float) -> T:
-        """Return what a call returns, within ``limit`` seconds.
+        """Return what a call returns that takes ``limit`` seconds at most.
 
-        Raises what the call raises, and TimeoutError. A call that has begun by then goes on in its thread; another one
-        is never made.
+        Raises what the call raises, and TimeoutError: a call that has no answer by then is left to its thread.
         """
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(limit):
-            return await loop.run_in_executor(self._threads, call)
+        async with self._turns:
+            if self._hung:
+                raise TimeoutError("an earlier call has no answer yet")
+            asked = asyncio.get_running_loop().run_in_executor(self._threads, call)
+            await asyncio.wait([asked], timeout=limit)
+        if asked.done():
+            return asked.result()
+        self._hung += 1
+        asked.add_done_callback(self._answers)
+        raise TimeoutError(f"no answer within {limit:g} s")
+
+    def _answers(self, asked: asyncio.Future[T]) -> None:
+        """Take note of an answer that comes too late for anybody."""
+        self._hung -= 1
+        if not asked.cancelled():
+            asked.exception()

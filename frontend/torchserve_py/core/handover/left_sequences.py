@@ -1,5 +1,8 @@
 """Sequences in memory that a server leaves to the next one when it stops: each in a file, which one server takes.
 
+The next one is a server that starts later, and finds the files when it does, or, where servers share the folder, any
+other one: that looks for a file when a sequence opens, and waits for one that is to come (`departures`).
+
 The folder of a model and the file of a sequence have digests as names, since names and ids may be long, or ``..``. A
 file has a line that names the format, the CRC-32 of what follows, what is known of the sequence as msgpack behind its
 length (`_Known`), and what its worker gave (`ts.sequences.handover`). None of it is code.
@@ -26,6 +29,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from torchserve_py.base.background_tasks import in_background
+from torchserve_py.core.handover.departures import Departures, Expected
 from torchserve_py.core.handover.disk import Disk
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 
@@ -39,6 +43,14 @@ _LONGEST: Final = 30 * 86_400.0
 _ABANDONED: Final = 3600.0
 #: How long looking at the folder, and reading, writing or removing files, may take (seconds).
 _LIMIT: Final = 10.0
+#: How long looking for files that other servers may have left may take, and how often it is done while some are to come
+#: (seconds).
+_SEEK_LIMIT: Final = 2.0
+_SEEK_INTERVAL: Final = 0.02
+#: How often other servers are told which sequences are about to be left (seconds).
+_TELL_INTERVAL: Final = 1.0
+#: The folder of the lists of those.
+_LISTS: Final = "servers"
 
 
 class Damaged(ValueError):
@@ -76,28 +88,41 @@ class _Found(NamedTuple):
 
 
 class HandoverFolder:
-    """The sequences of all models that servers leave in a folder."""
+    """The sequences of all models that servers leave in a folder.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        is_shared: Whether other servers that run have this folder, too.
+    """
+
+    def __init__(self, folder: Path, *, is_shared: bool = False) -> None:
         self._folder = folder
         self._disk = Disk()
+        self._departures = Departures(folder / _LISTS) if is_shared else None
         #: What earlier servers have left, by the name of the folder of a model.
         self._found: dict[str, dict[str, _Found]] = {}
         self._left: dict[str, LeftSequences] = {}
+        self._announcing: asyncio.Task[None] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers have to be told what this one is about to leave."""
+        return self._departures is not None
 
     async def look(self) -> None:
         """Note which sequences there are; remove those that are over."""
         try:
-            self._found = await self._disk.run(partial(_files_in, self._folder), _LIMIT)
+            found = await self._disk.run(partial(_files_in, self._folder), _LIMIT)
+            if not self.is_shared:  # else others may take them
+                self._found = found
         except OSError as error:
-            why = str(error) or f"no answer within {_LIMIT:g} s"
-            logger.warning("What an earlier server has left of sequences in %s is lost: %s", self._folder, why)
+            logger.warning("What an earlier server has left of sequences in %s is lost: %s", self._folder, error)
 
     def of(self, model: str) -> LeftSequences:
         """Return those of a model."""
         if (left := self._left.get(model)) is None:
             name = name_of(model)
-            left = self._left[model] = LeftSequences(self._folder / name, self._disk, self._found.pop(name, {}))
+            files = self._found.pop(name, {})
+            left = self._left[model] = LeftSequences(self._folder / name, self._disk, files, self._departures)
         return left
 
     async def settle(self) -> None:
@@ -106,8 +131,49 @@ class HandoverFolder:
             async with left.changing_hands:
                 pass
 
-    async def removed(self) -> None:
-        """Wait until the files are gone that were to be removed."""
+    async def announce(self, open_sequences: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Tell servers on this folder which sequences this one is about to leave, from now on until `has_left`.
+
+        ``open_sequences`` returns them as pairs of the name of a model and an id.
+        """
+        if self._departures is None or self._announcing is not None:
+            return
+        for left in self._left.values():
+            left.gone.clear()
+        is_told = asyncio.Event()
+        announcing = self._announce(self._departures, open_sequences, is_told)
+        self._announcing = in_background(announcing, "telling which sequences are left")
+        await is_told.wait()
+
+    async def _announce(
+        self, departures: Departures, open_sequences: Callable[[], Iterable[tuple[str, str]]], is_told: asyncio.Event
+    ) -> None:
+        while True:
+            await self._tell(departures, open_sequences)
+            is_told.set()
+            await asyncio.sleep(_TELL_INTERVAL)
+
+    async def _tell(
+        self,
+        departures: Departures,
+        open_sequences: Callable[[], Iterable[tuple[str, str]]],
+        *,
+        has_left: bool = False,
+    ) -> None:
+        names = {left.name: [*left.gone] for left in self._left.values()}
+        for model, sequence_id in open_sequences():
+            names[name_of(model)].append(name_of(sequence_id))
+        try:
+            await departures.announce(names, has_left=has_left)
+        except OSError as error:
+            logger.warning("Other servers cannot be told which sequences in memory this one leaves: %s", error)
+
+    async def has_left(self, open_sequences: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """Tell that no more will come; what is still open is lost. Wait until files are gone that are to go."""
+        if self._departures is not None and self._announcing is not None:
+            self._announcing.cancel()
+            await asyncio.wait([self._announcing])
+            await self._tell(self._departures, open_sequences, has_left=True)
         await asyncio.gather(*(left.removed() for left in self._left.values()))
 
 
@@ -118,18 +184,82 @@ class LeftSequences:
         folder: The one of the model.
         disk: What this runs on that blocks.
         files: Those that earlier servers have left, by the names of their sequences.
+        departures: What other servers on the folder are about to leave; None if there are none.
     """
 
-    def __init__(self, folder: Path, disk: Disk, files: dict[str, _Found]) -> None:
-        self._folder, self._disk, self._files = folder, disk, files
+    def __init__(
+        self, folder: Path, disk: Disk, files: dict[str, _Found], departures: Departures | None = None
+    ) -> None:
+        self._folder, self._disk, self._files, self._departures = folder, disk, files, departures
+        #: Whether files may come that this does not know of.
+        self.is_shared = departures is not None
+        #: What the model is called in file names.
+        self.name = folder.name
+        #: The names of sequences that this server has left, or has lost while it stops.
+        self.gone = set[str]()
+        #: The names of those that it has taken from others: that their files are gone means nothing.
+        self._taken = set[str]()
         #: Held while they change hands within this process, as they do when a version is loaded again.
         self.changing_hands = asyncio.Lock()
         #: By sequence, the latest attempt to give it to a worker.
         self.fetching: dict[str, asyncio.Task[None]] = {}
         #: The version of each that is about to be left, by the name of its sequence, and whether it is lost after all.
         self._coming: dict[str, tuple[str, asyncio.Future[bool]]] = {}
+        #: Whether those are lost that are looked for, by their names; set when there is another one.
+        self._sought: dict[str, asyncio.Future[bool]] = {}
+        self._one_more = asyncio.Event()
         #: Files that are being removed.
         self._removing = set[asyncio.Task[None]]()
+
+    async def find(self, sequence_id: str) -> bool:
+        """Look for the file of a sequence that another server may have left, and wait for one that is to come.
+
+        Return whether the sequence is lost. A disk that gives no answer has no files.
+        """
+        name = name_of(sequence_id)
+        found = self._files.get(name)
+        if self._departures is None or name in self._coming or (found is not None and found.path.name != name):
+            return False  # no other server has it
+        if (sought := self._sought.get(name)) is None:
+            if not self._sought:
+                in_background(self._seek(self._departures), "looking for sequences that other servers have left")
+            sought = self._sought[name] = asyncio.get_running_loop().create_future()
+            self._one_more.set()
+        return await asyncio.shield(sought)
+
+    async def _seek(self, departures: Departures) -> None:
+        """Look for all that are sought, together, until there are none."""
+        try:
+            while self._sought:
+                self._one_more.clear()
+                await self._seek_once(departures)
+                if self._sought:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_SEEK_INTERVAL):
+                            await self._one_more.wait()
+        finally:  # steps wait for it
+            while self._sought:
+                self._sought.popitem()[1].set_result(False)
+
+    async def _seek_once(self, departures: Departures) -> None:
+        names, found, is_known = [*self._sought], dict[str, _Found](), True
+        try:
+            await departures.look()
+            found = await departures.disk.run(partial(_files_among, self._folder, names), _SEEK_LIMIT)
+        except OSError as error:
+            logger.warning("What other servers have left of sequences cannot be looked for: %s", error)
+            is_known = False
+        if not departures.any:
+            self._taken.clear()
+        for name in names:
+            expected = None
+            self._files.pop(name, None)
+            if name in found:
+                self._files[name] = found[name]
+            elif name not in self._taken:
+                expected = departures.expected(self.name, name)
+            if expected is not Expected.coming or not is_known:
+                self._sought.pop(name).set_result(expected is not None)
 
     def version_of(self, sequence_id: str) -> str | None:
         """Return the version of a sequence that is there, or is to come; None if there is none."""
@@ -153,11 +283,15 @@ class LeftSequences:
         """Let others of this process have a sequence that was written, and given up."""
         name = name_of(sequence_id)
         self._files[name] = _Found(version, self._folder / name)
+        self.gone.add(name)
         self._came(name, is_lost=False)
 
     def absent(self, sequence_id: str, *, is_lost: bool) -> None:
         """Note that a sequence which was expected is over, or has nothing to be left."""
-        self._came(name_of(sequence_id), is_lost=is_lost)
+        name = name_of(sequence_id)
+        if is_lost:
+            self.gone.add(name)
+        self._came(name, is_lost=is_lost)
 
     def lose_expected(self) -> None:
         """Note that all that is still expected is lost."""
@@ -184,14 +318,14 @@ class LeftSequences:
         )
         try:
             await self._disk.run(write, limit)
-        except TimeoutError as error:
+        except TimeoutError:
             if decided.acquire(blocking=False):
-                raise TimeoutError(f"no answer within {limit:.1f} s") from error
+                raise
             # It is being given its name at this moment, and nothing can hold that up: so it counts.
 
     def withdraw(self, sequence_id: str) -> None:
         """Remove a sequence that was written, and is over."""
-        self._remove([self._folder / name_of(sequence_id)])
+        self._remove(lambda: [self._folder / name_of(sequence_id)])
 
     async def read(self, sequence_id: str) -> Left | None:
         """Take a sequence, which no other server gets from now on; None if another one has it, or it has not come.
@@ -205,28 +339,26 @@ class LeftSequences:
         if path.name == name:
             taken = path.with_name(f".taken-{name}-{secrets.token_hex(8)}")
             self._files[name] = _Found(found.version, taken)
-        try:
-            return await self._disk.run(partial(_take, path, taken), _LIMIT)
-        except TimeoutError as error:
-            raise TimeoutError(f"no answer within {_LIMIT:g} s") from error
+        return await self._disk.run(partial(_take, path, taken), _LIMIT)
 
     def forget(self, sequence_id: str) -> None:
         """Remove a sequence, which has a worker now, or is of no use."""
-        if (found := self._files.pop(name_of(sequence_id), None)) is not None:
-            self._remove([found.path])
+        name = name_of(sequence_id)
+        if (found := self._files.pop(name, None)) is not None:
+            self._taken.add(name)
+            self._remove(lambda: [found.path])
 
     def drop(self) -> None:
         """Remove all: no version of the model is served any more."""
-        self._remove([found.path for found in self._files.values()])
         self._files.clear()
+        self._remove(lambda: self._folder.glob("*"))
 
-    def _remove(self, paths: list[Path]) -> None:
-        if paths:
-            task = in_background(self._unlink(paths), "removing left sequences")
-            self._removing.add(task)
-            task.add_done_callback(self._removing.discard)
+    def _remove(self, paths: Callable[[], Iterable[Path]]) -> None:
+        task = in_background(self._unlink(paths), "removing left sequences")
+        self._removing.add(task)
+        task.add_done_callback(self._removing.discard)
 
-    async def _unlink(self, paths: list[Path]) -> None:
+    async def _unlink(self, paths: Callable[[], Iterable[Path]]) -> None:
         with contextlib.suppress(TimeoutError):
             await self._disk.run(partial(_unlink, paths), _LIMIT)
 
@@ -252,6 +384,8 @@ def _files_in(folder: Path) -> dict[str, dict[str, _Found]]:
     now = time.time()
     found: dict[str, dict[str, _Found]] = {}
     for path in folder.glob("*/*"):
+        if path.parent.name == _LISTS:
+            continue
         with contextlib.suppress(FileNotFoundError):  # another server takes it
             if path.name.startswith("."):
                 if path.stat().st_mtime < now - _ABANDONED:
@@ -261,6 +395,21 @@ def _files_in(folder: Path) -> dict[str, dict[str, _Found]]:
             else:  # of a damaged one the version does not matter: whoever asks for the sequence learns that it is lost
                 version = "" if known is None else known.version
                 found.setdefault(path.parent.name, {})[path.name] = _Found(version, path)
+    return found
+
+
+def _files_among(folder: Path, names: Iterable[str]) -> dict[str, _Found]:
+    """Return the files of those of these sequences that have one and are not over."""
+    try:
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))  # a client of NFS asks its server again
+    except FileNotFoundError:
+        return {}
+    found: dict[str, _Found] = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            known = _known_in(folder / name)
+            if known is None or known.ends_at > time.time():
+                found[name] = _Found("" if known is None else known.version, folder / name)
     return found
 
 
@@ -321,7 +470,7 @@ def _read(content: bytes) -> Left:
     return Left(LeftSequence(tuple(known.tokens), time_left), checked[end:])
 
 
-def _unlink(paths: Iterable[Path]) -> None:
-    for path in paths:
+def _unlink(paths: Callable[[], Iterable[Path]]) -> None:
+    for path in paths():
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)

@@ -118,6 +118,7 @@ class Inheritance:
 
     Args:
         serves: Whether a version of this name is served.
+        pass_on: Lets another version that is served run what waits of a sequence.
         handover: The moves of the version's sequences.
         perform: Passes an event to the scheduler, and performs its effects.
         now: The clock of the scheduler.
@@ -128,13 +129,14 @@ class Inheritance:
         left: LeftSequences,
         version: str,
         serves: Callable[[str], bool],
+        pass_on: Callable[[Sequence, str], None],
         scheduler: Scheduler,
         handover: Handover,
         perform: Callable[[Callable[[float], Effects]], None],
         now: Callable[[], float],
         metrics: ModelMetrics,
     ) -> None:
-        self._left, self._version, self._serves = left, version, serves
+        self._left, self._version, self._serves, self._pass_on = left, version, serves, pass_on
         self._scheduler, self._handover = scheduler, handover
         self._perform, self._now, self._metrics = perform, now, metrics
         scheduler.expect_left(self._is_left)
@@ -144,6 +146,8 @@ class Inheritance:
         return self._left.version_of(sequence_id) == self._version
 
     def _is_left(self, sequence_id: str) -> bool:
+        if self._left.is_shared:
+            return True  # perhaps: whether there is a file is known once it was looked for
         version = self._left.version_of(sequence_id)
         return version is not None and (version == self._version or not self._serves(version))
 
@@ -182,10 +186,15 @@ class Inheritance:
     async def _fetch(self, sequence: Sequence, worker: Worker) -> _Fetched:
         left, sequence_id = self._left, sequence.id
         is_leaving = self._handover.final is not None  # then others wait for this one
-        is_lost = not is_leaving and await left.wait_for(sequence_id)
+        is_lost = (not is_leaving and await left.wait_for(sequence_id)) or await left.find(sequence_id)
         version = left.version_of(sequence_id)
         if version is None:  # there is none, or an earlier attempt, whose sequence is over, has got it
+            if is_lost:
+                logger.warning("Sequence %r, which another server had, is lost", sequence_id)
             return _Fetched(None, is_lost)
+        if version != self._version and self._serves(version):
+            self._pass_on(sequence, version)
+            return _Fetched(None)
         try:
             read = await left.read(sequence_id)
         except (Damaged, OSError) as error:
@@ -193,7 +202,8 @@ class Inheritance:
         else:
             if read is None:
                 left.forget(sequence_id)
-                return _Fetched(None)
+                logger.warning("Sequence %r, which a server has left, was taken by another one", sequence_id)
+                return _Fetched(None, is_lost=True)
             taken = await _take(worker, sequence_id, read, "" if version == self._version else version)
             if sequence.state is CLOSED:  # its steps open it again, perhaps at another worker
                 if worker.ready:

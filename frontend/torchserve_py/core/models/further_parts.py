@@ -1,6 +1,7 @@
 """What the server gives models besides their workers, from the wings above."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
@@ -35,6 +36,8 @@ class FurtherParts(NamedTuple):
         states_of: Returns how the states of the sequences of a model with these keys are kept.
         restored: Returns what a server begins with instead of `load_models`; None: with these. Blocks. Raises
             PluginUnavailable: that cannot be read.
+        shared_handover: Returns a folder in which servers that run leave each other their sequences in memory; None if
+            there is none.
     """
 
     autoscaler: MakeAutoscaler
@@ -43,3 +46,4 @@ class FurtherParts(NamedTuple):
     calls_of: Callable[[Serving, int], Callable[[FileFunction], CallModel]]
     states_of: Callable[[PluginKeys], SequenceStates]
     restored: Callable[[Settings], Restored | None]
+    shared_handover: Callable[[Settings], Path | None]

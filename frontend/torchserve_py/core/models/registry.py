@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from torchserve_py.base.background_tasks import in_background
@@ -84,7 +84,8 @@ class ModelRegistry(ServedModels):
         #: The sequences that are over, by the name of the model, which may have been unregistered since.
         self._over = OverOfModels()
         #: What servers leave of sequences in memory.
-        self._handover = HandoverFolder(settings.data_folder / _LEFT_FOLDER)
+        shared = parts.shared_handover(settings)
+        self._handover = HandoverFolder(shared or settings.data_folder / _LEFT_FOLDER, is_shared=shared is not None)
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
         self._restore = parts.restored
@@ -277,6 +278,22 @@ class ModelRegistry(ServedModels):
         for model in (*self._all(), *self._unserved):
             model.dispatcher.refuse_new_jobs(Cause.draining)
 
+    @property
+    def announces_leaving(self) -> bool:
+        """Whether `announce_leaving` has anybody to tell."""
+        return self._handover.is_shared
+
+    async def announce_leaving(self) -> None:
+        """Tell the other servers, if some share a folder, which sequences in memory this one is about to leave."""
+        await self._handover.announce(self._sequences_in_memory)
+
+    def _sequences_in_memory(self) -> Iterator[tuple[str, str]]:
+        for model in (*self._all(), *self._unserved):
+            if model.dispatcher.inheritance is not None:
+                for each in model.dispatcher.scheduler.sequences():
+                    if each.has_state or each.is_left:
+                        yield model.name, each.id
+
     async def drain(self, limit: float) -> bool:
         """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
 
@@ -300,10 +317,11 @@ class ModelRegistry(ServedModels):
 
     async def leave_sequences(self) -> None:
         """Leave all sequences in memory that are open to the next server."""
+        await self.announce_leaving()
         await self._sequences_have_settled()
         models = (*self._all(), *self._unserved)
         await asyncio.gather(*(model.dispatcher.leave_sequences(_LEAVE_LIMIT) for model in models))
-        await self._handover.removed()
+        await self._handover.has_left(self._sequences_in_memory)
 
     async def close(self) -> None:
         """End every model; open jobs and later calls fail with the cause that the server is shutting down."""

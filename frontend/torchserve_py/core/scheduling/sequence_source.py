@@ -383,6 +383,7 @@ class Sequences:
                 job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]
                 self._shared.leave(job, cause)
         if sequence.has_state or sequence.waiting:
+            self._over.ids.forget(sequence.id, now)
             self._go_on(sequence, now)
         else:
             self._unbind(sequence)
@@ -525,7 +526,8 @@ class Sequences:
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
         self._pending.put(sequence, now)
-        self._over.ids.forget(sequence.id, now)
+        if not sequence.is_left:  # else it may turn out that it is over
+            self._over.ids.forget(sequence.id, now)
         self._shared.deadlines.start_timer(sequence, now)
         self._bind_pending(now)
 

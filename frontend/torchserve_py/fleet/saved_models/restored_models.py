@@ -1,5 +1,7 @@
 """What a server serves at first instead of `load_models`: what its fleet serves, else what it served before itself."""
 
+from pathlib import Path
+
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.serving.serving import Restored
 from torchserve_py.fleet.saved_models.saved_models_settings import SavedModelsSettings
@@ -20,3 +22,11 @@ def restored(settings: Settings) -> Restored | None:
             return found
     snapshot = own.model_snapshot
     return None if snapshot is None else Restored(snapshot.models, snapshot.not_loaded)
+
+
+def shared_handover(settings: Settings) -> Path | None:
+    """Return where the servers of a fleet leave each other their sequences in memory; None if they share no folder."""
+    own = settings.of(SavedModelsSettings)
+    if own.fleet_state is None or "://" in own.fleet_state:
+        return None
+    return Path(own.fleet_state) / (own.fleet_name or "") / "handover"

@@ -1,0 +1,124 @@
+"""Servers on one folder tell each other which sequences they are about to leave, before their clients go elsewhere.
+
+A server that stops writes a list, and writes it again each second until it has left all that it could. Another one
+that gets a step of a listed sequence waits for its file instead of beginning the sequence anew. If the file does not
+come, or another server has taken it, the sequence is lost there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from enum import Enum, auto
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from torchserve_py.base.atomic_file import write_atomically
+from torchserve_py.core.handover.disk import Disk
+from ts.protocol.regular_files import read_regular_text
+
+#: How the names of lists end: of a server that is leaving sequences, and of one that has.
+_LEAVING: Final = ".leaving"
+_LEFT: Final = ".left"
+#: For how long these count after they were written last (seconds).
+_KEPT: Final = {_LEAVING: 3600.0, _LEFT: 30.0}
+#: After how many seconds a server has died whose list was not written again.
+_DEAD: Final = 5.0
+#: The most bytes of a list: that is a million sequences.
+_MOST_BYTES: Final = 40_000_000
+#: How long writing a list, and reading all, may take (seconds).
+_LIMIT: Final = 2.0
+
+
+class Expected(Enum):
+    """What becomes of a sequence that is listed, and has no file."""
+
+    coming = auto()
+    gone = auto()
+
+
+class _List(NamedTuple):
+    """What a server leaves.
+
+    Attributes:
+        stamp: What changes when it is written again.
+        seen_at: When it was seen first as it is, by `time.monotonic`.
+        names: The names of sequences, by the name of their model.
+    """
+
+    stamp: tuple[int, int]
+    seen_at: float
+    names: Mapping[str, frozenset[str]]
+
+
+class Departures:
+    """The lists of all servers on a folder, and this one's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        #: For what is looked for all the time, which waits for no state that is read or written.
+        self.disk = Disk()
+        self._own = secrets.token_hex(8)
+        self._lists: dict[str, _List] = {}
+
+    async def look(self) -> None:
+        """Read the lists that are new. Raises OSError."""
+        read = partial(_read_all, self._folder, self._own, self._lists)
+        self._lists = await self.disk.run(read, _LIMIT)
+
+    def expected(self, model: str, name: str) -> Expected | None:
+        """Return what becomes of a sequence that had no file after the last look; None if it is in no list."""
+        found: Expected | None = None
+        for path, each in self._lists.items():
+            if name in each.names.get(model, ()):
+                if path.endswith(_LEAVING) and time.monotonic() - each.seen_at < _DEAD:
+                    return Expected.coming
+                found = Expected.gone
+        return found
+
+    @property
+    def any(self) -> bool:
+        """Whether there were lists at the last look."""
+        return bool(self._lists)
+
+    async def announce(self, names: Mapping[str, list[str]], *, has_left: bool = False) -> None:
+        """Write what this server leaves, by the names of models, or in the end what it has left. Raises OSError."""
+        await self.disk.run(partial(_write, self._folder, self._own, json.dumps(names), has_left=has_left), _LIMIT)
+
+
+# What follows blocks.
+
+
+def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _List]:
+    """Return the lists of other servers, by the names of their files; remove those that count no more."""
+    lists: dict[str, _List] = {}
+    for path in folder.glob("[!.]*"):
+        kept = _KEPT.get(path.suffix)
+        if kept is None or path.stem == own:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            about = path.stat()
+            if about.st_mtime < time.time() - kept:
+                path.unlink()
+                continue
+            stamp = about.st_mtime_ns, about.st_ino
+            if path.name in known and known[path.name].stamp == stamp:
+                lists[path.name] = known[path.name]
+                continue
+            with contextlib.suppress(ValueError, TypeError, AttributeError):  # it is damaged
+                read = json.loads(read_regular_text(path, _MOST_BYTES, follow=False))
+                lists[path.name] = _List(
+                    stamp, time.monotonic(), {model: frozenset(names) for model, names in read.items()}
+                )
+    return lists
+
+
+def _write(folder: Path, own: str, text: str, *, has_left: bool) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(folder / f"{own}{_LEFT if has_left else _LEAVING}", text)
+    if has_left:
+        (folder / f"{own}{_LEAVING}").unlink(missing_ok=True)

@@ -1,0 +1,192 @@
+"""Two servers that run on one folder: a sequence goes on at the other one when its server stops, or is lost."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+from tests.core.dispatch.shell import Shell, stateful
+from tests.core.handover.test_interleavings import World, started
+from tests.core.handover.test_left_sequences import A_LIMIT
+
+from torchserve_py.core.dispatch.ownership import Ownership
+from torchserve_py.core.handover import departures
+from torchserve_py.core.jobs.call import Call, SequenceRequest
+from torchserve_py.core.jobs.parts import JobFailed
+
+
+async def server(folder: Path) -> World:
+    """Return a server with a worker."""
+    world = await started(folder, is_shared=True)
+    world.add_worker()
+    return world
+
+
+async def answer(world: World, sequence_id: str = "s", *, others: tuple[World, ...] = ()) -> str:
+    """Return what the next step of a sequence is told, while the workers of this server and others work."""
+    world.submit(sequence_id)
+    call = world.calls[-1][1]
+    return await working(told(call), world, *others)
+
+
+async def told(call: object) -> str:
+    try:
+        return bytes((await call.next()).body).decode()  # type: ignore[attr-defined]
+    except JobFailed as failed:
+        return str(failed.cause)
+
+
+async def working(waited: Awaitable[str], *worlds: World) -> str:
+    task = asyncio.ensure_future(waited)
+    async with asyncio.timeout(A_LIMIT):
+        while not task.done():
+            for world in worlds:
+                for number in range(len(world.workers)):
+                    world.work(number)
+            await asyncio.sleep(0.001)
+    return task.result()
+
+
+async def turns_of_seeking(world: World, count: int = 3) -> None:
+    """Let a server look so many times for files that are to come."""
+    seek = world.left._seek_once
+    looks = itertools.count()
+    is_over = asyncio.Event()
+
+    async def counted(announced: departures.Departures) -> None:
+        await seek(announced)
+        if next(looks) == count:
+            is_over.set()
+
+    world.left._seek_once = counted  # type: ignore[method-assign]
+    async with asyncio.timeout(A_LIMIT):
+        await is_over.wait()
+
+
+async def test_a_step_waits_for_a_sequence_that_another_server_is_about_to_leave(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert [await answer(first) for _ in range(7)] == [str(number) for number in range(1, 8)]
+    await first.handover.announce(first.names)
+    second.submit("s")
+    await turns_of_seeking(second)
+    assert await answer(second, "new") == "1", "others do not wait"
+    assert await answer(first) == "8", "it is served until it is left"
+    await first.restart()
+    assert await working(told(second.calls[0][1]), second) == "9"
+    assert [await answer(second), await answer(first)] == ["10", "sequence_lost"]
+
+
+async def test_a_sequence_goes_to_and_fro(tmp_path: Path) -> None:
+    servers = [await server(tmp_path), await server(tmp_path)]
+    assert await answer(servers[0]) == "1"
+    for step in range(2, 8):
+        await servers[step % 2].restart()
+        assert await answer(servers[(step + 1) % 2]) == str(step)
+
+
+async def test_a_sequence_may_come_back_to_the_server_that_has_left_it(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.restart()
+    assert [await answer(first), await answer(second)] == ["2", "sequence_lost"]
+
+
+async def test_of_two_servers_that_ask_at_once_one_gets_the_sequence(tmp_path: Path) -> None:
+    first, second, third = [await server(tmp_path) for _ in range(3)]
+    assert await answer(first) == "1"
+    await first.handover.announce(first.names)
+    second.submit("s")
+    third.submit("s")
+    await first.restart()
+    answers = [await working(told(each.calls[0][1]), second, third) for each in (second, third)]
+    assert sorted(answers) == ["2", "sequence_lost"]
+
+
+async def test_a_sequence_of_a_server_that_dies_while_it_leaves_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.handover.announce(first.names)
+    assert first.handover._announcing is not None
+    first.handover._announcing.cancel()
+    second.submit("s")
+    await turns_of_seeking(second)
+    monkeypatch.setattr(departures, "_DEAD", 0.0)
+    assert await working(told(second.calls[0][1]), second) == "sequence_lost"
+    assert await answer(second) == "sequence_lost", "it stays lost"
+
+
+async def test_what_could_not_be_left_is_lost_and_what_has_ended_is_not(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert [await answer(first, name) for name in ("ends", "stays")] == ["1", "1"]
+    await first.handover.announce(first.names)
+    first.end("ends")
+    first.refuses["stays"] = True
+    await first.restart()
+    assert [await answer(second, name) for name in ("ends", "stays")] == ["1", "sequence_lost"]
+
+
+async def test_a_sequence_that_is_over_here_is_refused_although_it_was_looked_for(tmp_path: Path) -> None:
+    world = await server(tmp_path)
+    assert await answer(world) == "1"
+    world.kill(0)
+    world.add_worker()
+    assert [await answer(world), await answer(world)] == ["sequence_lost", "sequence_lost"]
+
+
+async def test_a_sequence_goes_to_the_version_that_it_is_of(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.restart()
+    newer = Shell(stateful(), 1, version="2")
+    ownership = Ownership({"1": second.shell, "2": newer}, ())
+    for each in (second.shell, newer):
+        each.dispatcher.join(ownership, each)
+    newer.dispatcher.inherit(second.left, "2")
+    named, by_default = [
+        Call((), "", "text/plain", sequence=SequenceRequest("s", False, False, ()), by_default=each)
+        for each in (False, True)
+    ]
+    assert await told(newer.run(named)) == "sequence_moved"
+    assert await working(told(newer.run(by_default)), second) == "2"
+    assert newer.dispatcher.scheduler.sequence("s") is None
+
+
+async def test_a_model_that_is_no_longer_served_leaves_nothing_to_others(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.restart()
+    second.left.drop()
+    await second.left.removed()
+    assert not any(each.is_file() for each in (tmp_path / second.left.name).iterdir())
+
+
+async def test_a_folder_that_cannot_be_read_keeps_no_sequence_from_beginning(tmp_path: Path) -> None:
+    world = World(tmp_path / "a file" / "handover", is_shared=True)
+    (tmp_path / "a file").write_text("")
+    await world.start_server()
+    world.add_worker()
+    assert [await answer(world), await answer(world)] == ["1", "2"]
+    await world.handover.announce(world.names)
+    await world.handover.has_left(world.names)
+
+
+async def test_lists_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.restart()
+    assert await answer(second) == "2"
+    assert [each.suffix for each in (tmp_path / "servers").iterdir()] == [".left"]
+    monkeypatch.setitem(departures._KEPT, ".left", -1.0)  # type: ignore[arg-type]
+    assert await answer(second, "other") == "1"
+    assert not any((tmp_path / "servers").iterdir())
+
+
+async def test_a_server_alone_writes_no_lists(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.add_worker()
+    assert await answer(world) == "1"
+    await world.restart()
+    assert not (tmp_path / "servers").exists()
