@@ -52,7 +52,7 @@ LISTENERS = {
         ("/v1/completions", "post"): ("openai_completions", {"200", "default"}),
         ("/v1/embeddings", "post"): ("openai_embeddings", {"200", "default"}),
         ("/v1/responses", "post"): ("openai_create_response", {"200", "default"}),
-        ("/v1/responses/{response_id}", "get"): ("openai_get_response", {"200", "default"}),
+        ("/v1/responses/{response_id}", "get"): ("openai_get_response", {"200", "204", "default"}),
         ("/v1/responses/{response_id}", "delete"): ("openai_delete_response", {"200", "default"}),
         ("/v1/responses/{response_id}/input_items", "get"): ("openai_list_input_items", {"200", "default"}),
         ("/v1/responses/{response_id}/cancel", "post"): ("openai_cancel_response", {"200", "default"}),
@@ -178,6 +178,14 @@ async def test_operations_say_what_they_take_and_give(serving):
     metrics = operations(await fetch(serving, "/", endpoint="metrics"))[("/metrics", "get")]
     assert list(metrics["responses"]["200"]["content"]) == ["text/plain; version=0.0.4; charset=utf-8"]
     assert metrics["parameters"][0]["name"] == "name[]"
+
+
+async def test_where_the_events_of_a_response_begin(serving):
+    found = operations(await fetch(serving, "/"))[("/v1/responses/{response_id}", "get")]
+    places = [("path", "response_id"), ("query", "stream"), ("query", "starting_after"), ("header", "Last-Event-ID")]
+    assert [(each["in"], each["name"]) for each in found["parameters"]] == places
+    assert found["parameters"][-1]["schema"] == {"type": "integer", "minimum": 0}
+    assert "content" not in found["responses"]["204"], "nothing comes after the last event"
 
 
 async def test_the_parameters_of_a_registration(serving):

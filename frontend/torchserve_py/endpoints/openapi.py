@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from torchserve_py.endpoints.body_schemas import body_schema
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
@@ -52,9 +52,10 @@ _PATH_PARAMETERS: Final = {
 
 
 class Parameter(NamedTuple):
-    """A parameter of a query. ``type`` is a type of JSON Schema; ``least`` and ``most`` bound its values.
+    """A parameter of a query, or of another place.
 
-    For a text, ``least`` is the shortest length. Without ``has_effect`` the server ignores the value, whatever it is.
+    ``type`` is a type of JSON Schema; ``least`` and ``most`` bound its values. For a text, ``least`` is the shortest
+    length. Without ``has_effect`` the server ignores the value, whatever it is.
     """
 
     name: str
@@ -66,8 +67,9 @@ class Parameter(NamedTuple):
     least: int | None = None
     most: int | None = None
     has_effect: bool = True
+    place: Literal["query", "path", "header"] = "query"
 
-    def as_json(self, place: str = "query") -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the Parameter Object."""
         schema: dict[str, Any] = {"type": self.type}
         if self.type == "array":
@@ -81,7 +83,7 @@ class Parameter(NamedTuple):
         if self.choices:
             schema["enum"] = list(self.choices)
         named = {"name": self.name, "description": self.description, "required": self.required}
-        return {"in": place, **named, "schema": schema}
+        return {"in": self.place, **named, "schema": schema}
 
 
 class Operation(NamedTuple):
@@ -91,7 +93,7 @@ class Operation(NamedTuple):
         id: Unique within a document, as OpenAPI demands.
         description: One sentence.
         statuses: What it may answer with; ``default`` stands for every status that is not listed.
-        parameters: Those of the query, in order. Those of the path follow from it.
+        parameters: Those of the query and the headers, in order. Those of the path follow from it.
         takes: The bodies that a request may have; None where it has none.
         gives: The bodies of answers below 400.
         error: The schema of an answer from 400 on.
@@ -116,7 +118,7 @@ class Operation(NamedTuple):
     def as_json(self, path: str) -> dict[str, Any]:
         """Return the Operation Object."""
         in_path = [
-            Parameter(name, _PATH_PARAMETERS.get(name, name), required=True).as_json("path")
+            Parameter(name, _PATH_PARAMETERS.get(name, name), required=True, place="path").as_json()
             for name in _PATH_PARAMETER.findall(path)
         ]
         operation: dict[str, Any] = {
@@ -138,7 +140,7 @@ class Operation(NamedTuple):
     def _response(self, status: int | str) -> dict[str, Any]:
         content = self.gives if isinstance(status, int) and status < 400 else {JSON: self.error}
         response: dict[str, Any] = {"description": _REASONS.get(status, "Error")}
-        if content:
+        if content and status != HTTPStatus.NO_CONTENT:
             response["content"] = _content(content)
         return response
 

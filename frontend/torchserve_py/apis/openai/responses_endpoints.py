@@ -58,15 +58,14 @@ _LISTING: Final = (
     Parameter("after", "The item before the first one"),
     Parameter("order", "From the latest, or from the first one", default="desc", choices=("asc", "desc")),
 )
-
-
-_EVENTS: Final = (
-    Parameter("stream", "Whether the events are sent", "boolean", default=False),
-    Parameter("starting_after", "The number of the event before the first one", "integer", least=0),
-)
 #: The header in which a browser repeats the last ``id`` of a stream that has broken off. It asks for the same URL, so
 #: this is newer than a number there.
 _LAST_EVENT: Final = "Last-Event-ID"
+_EVENTS: Final = (
+    Parameter("stream", "Whether the events are sent", "boolean", default=False),
+    Parameter("starting_after", "The number of the event before the first one", "integer", least=0),
+    Parameter(_LAST_EVENT, "The same; it counts more than starting_after", "integer", least=0, place="header"),
+)
 #: How often it is looked whether another server has appended to a response (seconds).
 _LOOK_SECONDS: Final = 1.0
 #: Digits of the number of an event.
@@ -129,7 +128,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         documented = Operation(
             f"openai_{operation}",
             f"{description}, of a model that declares OpenAI's interface",
-            (200, "default"),
+            (200, "default") if take is None else (200, 204, "default"),
             parameters=_LISTING if operation.startswith("list_") else _EVENTS if take is not None else (),
             takes={JSON: OBJECT} if method == "POST" else None,
             gives={JSON: OBJECT, EVENTS: {"type": "string"}} if streams else {JSON: OBJECT},
