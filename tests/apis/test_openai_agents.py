@@ -202,6 +202,7 @@ COMPLIANCE = {
         "message",
     ),
 }
+_CALL_EVENTS = {f"response.function_call_arguments.{each}" for each in ("delta", "done")}
 #: The fields that a response must have there, and their types; None: any, null included.
 RESOURCE = {
     **dict.fromkeys(("id", "object", "status", "model", "truncation", "service_tier"), str),
@@ -222,6 +223,10 @@ def test_compliance(client: openai.OpenAI, case: str) -> None:
     if asked.get("stream"):
         events = [json.loads(line[6:]) for line in sent.iter_lines() if line.startswith("data: ")]
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert kind != "function_call" or _CALL_EVENTS.issubset(event["type"] for event in events)
+        for each in ("added", "done"):
+            (item,) = [event["item"] for event in events if event["type"] == f"response.output_item.{each}"]
+            assert item["type"] == kind
         response = events[-1]["response"]
     else:
         response = sent.json()
