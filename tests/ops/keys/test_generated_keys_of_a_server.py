@@ -76,6 +76,10 @@ def test_the_key_file_is_for_the_servers_user_only(keys: Keys) -> None:
     assert len({entry["key"] for entry in keys.content.values()}) == 3
 
 
+def test_the_log_tells_where_the_keys_are(server: RunningServer, keys: Keys) -> None:
+    assert f"Requests need a key of {keys.path}; torchserve-py key prints" in server.log()
+
+
 def test_each_token_opens_its_own_api(server: RunningServer, keys: Keys) -> None:
     predictions, models = f"{server.inference}/predictions/echo", f"{server.management}/models"
     assert get(predictions, keys.bearer("inference")).status_code == 200

@@ -1,6 +1,7 @@
 """Which keys a server has: those that it is given, else those that it makes."""
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from torchserve_py.ops.keys.usage_files import UsageFolderError, held_folder
 #: less than the second that the documents promise.
 _INTERVAL: Final = 0.5
 
+logger = logging.getLogger(__name__)
+
 
 def open_keys(settings: Settings, key_file: Path) -> Authorization:
     """Return the keys of a server; those that it makes are written to ``key_file``.
@@ -25,7 +28,11 @@ def open_keys(settings: Settings, key_file: Path) -> Authorization:
     Raises OSError: it cannot be written; KeysFileError: the file of the given keys cannot be used.
     """
     given = settings.of(KeysSettings)
-    return GivenKeys(given) if given.has_keys else GeneratedKeys(key_file, given.token_expiration_min)
+    if given.has_keys:
+        return GivenKeys(given)
+    keys = GeneratedKeys(key_file, given.token_expiration_min)
+    logger.info("Requests need a key of %s; torchserve-py key prints the one for inference", key_file)
+    return keys
 
 
 def problem_of(settings: Settings) -> str | None:
