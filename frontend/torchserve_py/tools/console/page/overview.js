@@ -69,7 +69,7 @@ export function view({ server, signal, tellState }) {
     const ready = every.reduce((sum, row) => sum + row.workers, 0);
     top.show(history, {
       "Failures per second": { text: failureRate(every.map((row) => row.minute)), alarm: history.last("failures") > 0 },
-      "Workers ready": { text: `of ${count(wanted)}, ${bytes(history.last("memory"))}`, alarm: ready < wanted },
+      "Workers ready": { text: `of ${count(wanted)}, ${bytes(history.last("memory") || null)}`, alarm: ready < wanted },
     });
     budgets.show(data.budgets);
     keys.show(data.keys);
