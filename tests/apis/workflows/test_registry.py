@@ -142,7 +142,7 @@ async def test_the_query_of_a_url_is_the_urls() -> None:
         ({"model_name": "a,b"}, "The workflow 'a,b=w.war' could not be registered again after a restart"),
         ({"model_name": "a=b"}, "'a=b=w.war' could not"),
         ({"model_name": "a:b"}, "'a:b=w.war' could not"),
-        ({"model_name": "a/b"}, "must not hold a slash"),
+        ({"model_name": "a/b"}, "The workflow name 'a/b' cannot be part of a URL: it must not hold a slash"),
         ({"model_name": "a\nb"}, "must not hold a control character"),
         ({"response_timeout": 0}, "Parameter response_timeout is 0, it must be an integer from 1"),
         ({"startup_timeout": 2**31}, "Parameter startup_timeout is 2147483648, it must be"),

@@ -193,7 +193,7 @@ class WorkflowRegistry:
         try:
             with self._reserved(name):
                 workflow = Workflow(name, request, files, {})
-                check_names(name, "")
+                check_names(name, "", of="workflow")
                 startup_workflows.check(workflow.spec)
                 workflow = replace(workflow, nodes=await self._register_nodes(name, files, request))
                 self._workflows[name] = workflow

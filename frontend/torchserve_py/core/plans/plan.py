@@ -134,8 +134,8 @@ def _check_fit(config: EffectiveConfig, configured: Configured, files: ModelFile
         raise InvalidModelConfig(configured.config.source, unfit)
 
 
-def check_names(name: str, version: str) -> None:
-    """Check that a name and a version are unambiguous in URLs, file names, log lines and metrics.
+def check_names(name: str, version: str, of: str = "model") -> None:
+    """Check that a name and a version are unambiguous in URLs, file names, log lines and metrics; ``of`` says of what.
 
     Raises InvalidModel: one of them is not; the message says why.
     """
@@ -143,15 +143,15 @@ def check_names(name: str, version: str) -> None:
         if not text.isprintable():
             shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
             raise InvalidModel(
-                f"The model {what} {shown!r} cannot be part of a URL: it must not hold a control character."
+                f"The {of} {what} {shown!r} cannot be part of a URL: it must not hold a control character."
             )
         if (size := len(text.encode())) > MAX_NAME_BYTES:
             raise InvalidModel(
-                f"The model {what} {text[:_SHOWN_CHARACTERS]!r}… has {size} bytes, it may have {MAX_NAME_BYTES}."
+                f"The {of} {what} {text[:_SHOWN_CHARACTERS]!r}… has {size} bytes, it may have {MAX_NAME_BYTES}."
             )
     if name in (".", ".."):
-        raise InvalidModel(f"The model name {name!r} cannot be part of a URL: it means a folder there.")
+        raise InvalidModel(f"The {of} name {name!r} cannot be part of a URL: it means a folder there.")
     if "/" in name:
-        raise InvalidModel(f"The model name {name!r} cannot be part of a URL: it must not hold a slash.")
+        raise InvalidModel(f"The {of} name {name!r} cannot be part of a URL: it must not hold a slash.")
     if name == _RESERVED_NAME:
-        raise InvalidModel(f"The model name {name!r} is taken: /v2/models/{name} has the statistics of all models.")
+        raise InvalidModel(f"The {of} name {name!r} is taken: /v2/models/{name} has the statistics of all models.")
