@@ -158,6 +158,11 @@ async def test_what_is_wrong_with_a_registration_is_told_before_any_model_is_reg
     assert not (tmp_path / "tmp" / "models").exists() or unpacked(tmp_path) == []
 
 
+async def test_a_workflow_may_have_a_name_that_only_a_model_may_not_have(registry: WorkflowRegistry) -> None:
+    await registry.register(RegisterRequest(url="w.war", model_name="stats"))
+    assert registry.saved == ("stats=w.war",)
+
+
 async def test_an_archive_with_a_name_that_cannot_be_listed_is_refused(
     registry: WorkflowRegistry, tmp_path: Path
 ) -> None:

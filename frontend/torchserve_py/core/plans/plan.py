@@ -153,5 +153,5 @@ def check_names(name: str, version: str, of: str = "model") -> None:
         raise InvalidModel(f"The {of} name {name!r} cannot be part of a URL: it means a folder there.")
     if "/" in name:
         raise InvalidModel(f"The {of} name {name!r} cannot be part of a URL: it must not hold a slash.")
-    if name == _RESERVED_NAME:
-        raise InvalidModel(f"The {of} name {name!r} is taken: /v2/models/{name} has the statistics of all models.")
+    if name == _RESERVED_NAME and of == "model":
+        raise InvalidModel(f"The model name {name!r} is taken: /v2/models/{name} has the statistics of all models.")
