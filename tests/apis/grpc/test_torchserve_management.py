@@ -169,6 +169,12 @@ async def test_workers_that_do_not_start(serving):
     )
 
 
+async def test_a_scaling_that_another_one_overtakes(serving):
+    serving.registry.failure = WorkersFailed("noop", "1.0", 409)
+    code, description = await failure(serving.management.ScaleWorker(messages.ScaleWorkerRequest(model_name="noop")))
+    assert (code, f"{JAVA}.http.ConflictStatusException" in description) == (StatusCode.ABORTED, True)
+
+
 async def test_the_default_version_stays_while_there_are_others(start):
     serving = await start(registry_of(FakeModel(version="1.0"), FakeModel(version="2.0")))
     call = serving.management.UnregisterModel(messages.UnregisterModelRequest(model_name="noop"))

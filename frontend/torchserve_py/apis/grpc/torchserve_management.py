@@ -32,6 +32,8 @@ class ManagementDialect(GrpcDialect):
         if isinstance(error, ModelApiDisabledError):
             disabled = java_name("ModelException")
             return GrpcRefusal(StatusCode.PERMISSION_DENIED, "Model API disabled", disabled, failure.cause)
+        if isinstance(error, WorkersFailed) and error.status == 409:  # another call has changed their number
+            return torchserve_refusal(failure, StatusCode.ABORTED)
         if isinstance(error, (WorkersFailed, NotEnoughDevices)):
             message = f"Error while creating workers: {failure.message}"
             return GrpcRefusal(StatusCode.INTERNAL, message, java_name(failure.type))
