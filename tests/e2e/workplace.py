@@ -60,7 +60,7 @@ class Workplace:
             "TMPDIR": str(directory / "tmp"),
             "TS_CONFIG_FILE": str(self.config),
         }
-        for name, further in (("curl", ""), ("curl-strict", "fail-with-body\n")):
+        for name, further in (("curl", ""), ("curl-strict", "fail\n")):
             (directory / name).mkdir()
             (directory / name / ".curlrc").write_text(f"silent\nshow-error\nmax-time = 60\n{further}")
 

@@ -43,6 +43,12 @@ def test_the_sentences_of_all_pages_are_short() -> None:
     assert sum(lengths) / len(lengths) <= MEAN_WORDS_OF_A_SENTENCE
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_who_waits_for_a_server_sees_that_it_is_not_ready(page: Path) -> None:
+    loops = re.findall(r"until curl .*", page.read_text())
+    assert [each for each in loops if " -sf " not in each and "| grep" not in each] == [], "curl succeeds with a 503"
+
+
 def test_there_are_few_pages() -> None:
     assert len(list((ROOT / "docs").rglob("*.md"))) <= MOST_PAGES, "merge pages, or cut one"
 
