@@ -12,8 +12,12 @@ PATIENTLY = {"drain_timeout": 3600}
 
 
 def restart(server: RunningServer) -> None:
-    starts = server.log().count("Model server started.")
     server.terminate()
+    start_again(server)
+
+
+def start_again(server: RunningServer) -> None:
+    starts = server.log().count("Model server started.")
     server.launch()
     eventually(lambda: server.log().count("Model server started.") > starts, "it was restarted")
 
@@ -116,3 +120,27 @@ def test_left_sequences_go_with_the_last_version_of_their_model(tmp_path: Path) 
         eventually(lambda: left(server) == [], "they are removed")
         assert server.register(models["said"], model_name="said").ok
         assert [server.predict("said", sequence=name).text for name in "bc"] == ["1 1:", "1 1:"]
+
+
+def test_the_sequences_of_a_server_go_on_at_another_one_of_its_fleet(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "counting", COUNTING, CONFIG + TWO)
+    settings = {**PATIENTLY, "fleet_state": tmp_path / "fleet", "fleet_name": "shop"}
+    servers = [RunningServer({"counting": folder}, settings) for _ in range(2)]
+    with servers[0] as first:
+        first.wait_ready()
+        with servers[1] as second:
+            second.wait_ready()
+            names = [f"s{number}" for number in range(20)]
+            for step in (1, 2):
+                assert {count(first, each, **numbered(step, each)) for each in names} == {step}
+            assert first.terminate() == 0
+            files = [each for each in (tmp_path / "fleet" / "shop" / "handover").rglob("*") if each.is_file()]
+            assert len(files) == 20 + 1
+            assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
+            assert {count(second, each, **numbered(3, each)) for each in names} == {3}
+            assert count(second, "s0", **numbered(3, "s0")) == 3
+            start_again(first)
+            first.wait_ready()
+            assert second.terminate() == 0
+            assert {count(first, each, **numbered(4, each)) for each in names} == {4}
+            assert left(first) == left(second) == []
