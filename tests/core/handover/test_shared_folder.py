@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -190,3 +191,88 @@ async def test_a_server_alone_writes_no_lists(tmp_path: Path) -> None:
     assert await answer(world) == "1"
     await world.restart()
     assert not (tmp_path / "servers").exists()
+
+
+class Client:
+    """Steps one sequence, and goes to the other server when one refuses a step."""
+
+    def __init__(self, sequence_id: str, servers: list[World]) -> None:
+        self.sequence_id, self.servers = sequence_id, servers
+        self.at, self.count = servers[0], 0
+        self.call: Call | None = None
+        self.is_lost = False
+
+    def other(self) -> World:
+        return self.servers[self.at is self.servers[0]]
+
+    def step(self) -> None:
+        if self.call is None and not self.is_lost:
+            self.at.submit(self.sequence_id)
+            self.call = self.at.calls[-1][1]
+
+    def hop(self) -> None:
+        """The proxy has heard that the server is about to stop."""
+        if self.call is None and self.at.handover._announcing is not None:
+            self.at = self.other()
+
+    async def look(self, *, refuses: bool) -> None:
+        """Look what the step was told, if anything."""
+        if self.call is None or not self.call.ended:
+            return
+        heard, self.call = await told(self.call), None
+        if heard == "draining":
+            self.at = self.other()
+            self.step()
+        elif heard == "sequence_lost" and refuses:
+            self.is_lost = True
+        else:
+            self.count += 1
+            assert heard == str(self.count), f"{self.sequence_id} was told {heard} as step {self.count}"
+
+
+WHAT = ["step"] * 6 + ["work"] * 8 + ["turn"] * 4 + ["hop"] * 2 + ["stop", "refuse"]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_each_step_counts_once_at_whichever_server(tmp_path: Path, refuses: bool) -> None:
+    for seed in range(60):
+        asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=refuses))
+
+
+async def play(choice: random.Random, folder: Path, *, refuses: bool) -> None:
+    servers = [await server(folder), await server(folder)]
+    clients = [Client(name, servers) for name in "stuv"]
+    stopping: asyncio.Task[None] | None = None
+    for _ in range(choice.randrange(20, 200)):
+        client, world = choice.choice(clients), choice.choice(servers)
+        match choice.choice(
+            ["step"] * 6 + ["work"] * 8 + ["turn"] * 4 + ["hop", "hop", "announce", "restart", "refuse"]
+        ):
+            case "step":
+                client.step()
+            case "work":
+                world.work(choice.randrange(1_000))
+            case "turn":
+                await asyncio.sleep(0.003 if choice.random() < 0.2 else 0)
+            case "hop":
+                client.hop()
+            case "stop" if stopping is None or stopping.done():
+                await world.handover.announce(world.names)
+                stopping = asyncio.ensure_future(world.restart())
+            case "refuse" if refuses:
+                world.refuses[client.sequence_id] = True
+        for each in clients:
+            await each.look(refuses=refuses)
+    if stopping is not None:
+        await stopping
+    for world in servers:
+        world.dispatcher.set_workers(1)  # so that each has room for all
+    async with asyncio.timeout(A_LIMIT):
+        while any(client.call is not None for client in clients):
+            for each in servers:
+                each.work(choice.randrange(1_000))
+            await asyncio.sleep(0)
+            for client in clients:
+                await client.look(refuses=refuses)
+    for world in servers:
+        await world.handover.has_left(world.names)
