@@ -256,3 +256,25 @@ async def test_a_server_that_drains_waits_for_a_sequence_that_it_cannot_leave(tm
     world.submit("s")
     assert (await counts(world))[-1] == "2"
     leaving.cancel()
+
+
+async def test_a_sequence_that_ends_while_it_is_written_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await started(tmp_path)
+    world.add_worker()
+    world.submit("s")
+    world.work(0)
+    is_begun, may_end = threading.Event(), threading.Event()
+    write = left_sequences._write
+    monkeypatch.setattr(left_sequences, "_write", lambda *args: (is_begun.set(), may_end.wait(A_LIMIT), write(*args)))
+    leaving = asyncio.ensure_future(world.dispatcher.leave_resting(A_LIMIT))
+    async with asyncio.timeout(A_LIMIT):
+        while not is_begun.is_set():
+            world.work(0)
+            await asyncio.sleep(0.001)
+    world.end("s")
+    may_end.set()
+    await leaving
+    await world.left.removed()
+    assert not any(tmp_path.glob("*/*"))

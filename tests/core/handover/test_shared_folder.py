@@ -129,6 +129,15 @@ async def test_what_could_not_be_left_is_lost_and_what_has_ended_is_not(tmp_path
     assert [await answer(second, name) for name in ("ends", "stays")] == ["1", "sequence_lost"]
 
 
+async def test_a_sequence_that_has_ended_where_it_went_may_begin_anew(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.restart()
+    assert await answer(second) == "2"
+    second.end("s")
+    assert await answer(second) == "1"
+
+
 async def test_a_sequence_that_is_over_here_is_refused_although_it_was_looked_for(tmp_path: Path) -> None:
     world = await server(tmp_path)
     assert await answer(world) == "1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from typing import Final, NamedTuple
 from torchserve_py.base.atomic_file import write_atomically
 from torchserve_py.core.handover.disk import Disk
 from ts.protocol.regular_files import read_regular_text
+
+logger = logging.getLogger(__name__)
 
 #: How the names of lists end: of a server that is leaving sequences, and of one that has.
 _LEAVING: Final = ".leaving"
@@ -109,11 +112,15 @@ def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _
             if path.name in known and known[path.name].stamp == stamp:
                 lists[path.name] = known[path.name]
                 continue
-            with contextlib.suppress(ValueError, TypeError, AttributeError):  # it is damaged
+            names: dict[str, frozenset[str]] = {}
+            try:
                 read = json.loads(read_regular_text(path, _MOST_BYTES, follow=False))
-                lists[path.name] = _List(
-                    stamp, time.monotonic(), {model: frozenset(names) for model, names in read.items()}
-                )
+                names = {model: frozenset(each) for model, each in read.items()}
+            except FileNotFoundError:
+                raise
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                logger.warning("Which sequences a server leaves cannot be read from %s: %s", path, error)
+            lists[path.name] = _List(stamp, time.monotonic(), names)
     return lists
 
 

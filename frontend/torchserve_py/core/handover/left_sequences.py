@@ -136,7 +136,7 @@ class HandoverFolder:
 
         ``open_sequences`` returns them as pairs of the name of a model and an id.
         """
-        if self._departures is None or self._announcing is not None:
+        if self._departures is None or self._announcing is not None or not self._left:
             return
         for left in self._left.values():
             left.gone.clear()
@@ -414,15 +414,17 @@ def _files_among(folder: Path, names: Iterable[str]) -> dict[str, _Found]:
 
 
 def _known_in(path: Path) -> _Known | None:
-    """Return what a file says before the state; None if it cannot be read."""
-    with path.open("rb") as file:
-        start = file.read(len(_FIRST_LINE) + 2 * _NUMBER.size)
-        if not start.startswith(_FIRST_LINE) or len(start) < len(_FIRST_LINE) + 2 * _NUMBER.size:
-            return None
-        try:
+    """Return what a file says before the state; None if it cannot be read. Raises FileNotFoundError."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_FIRST_LINE) + 2 * _NUMBER.size)
+            if not start.startswith(_FIRST_LINE) or len(start) < len(_FIRST_LINE) + 2 * _NUMBER.size:
+                return None
             return _Known(*msgpack.unpackb(file.read(*_NUMBER.unpack(start[-_NUMBER.size :]))))
-        except (ValueError, TypeError, msgpack.UnpackException):
-            return None
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, msgpack.UnpackException):
+        return None
 
 
 def _write(path: Path, known: _Known, given: Iterable[bytes], counts: Callable[[], bool]) -> None:
