@@ -7,7 +7,7 @@ what it is sent waits in its queue, in order, until the test lets it do the next
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -156,7 +156,7 @@ class World:
 
     async def restart(self) -> None:
         """Stop the server as on SIGTERM, and start the next one."""
-        await self.handover.announce(self.names)
+        await self.announce()
         self.dispatcher.refuse_new_jobs(Cause.draining)
         leaving = asyncio.ensure_future(self.dispatcher.leave_sequences(100.0))
         while not leaving.done() or any(not each.done() for each in self.moving):
@@ -172,6 +172,14 @@ class World:
         await self.start_server()
         self.add_worker()
         self.add_worker()
+
+    async def announce(self) -> None:
+        """Tell other servers on the folder that this one is about to stop."""
+
+        def leave(wanted: Iterable[tuple[str, str]]) -> None:
+            self.moving.add(asyncio.ensure_future(self.dispatcher.leave_wanted([each for _, each in wanted], 100.0)))
+
+        await self.handover.announce(self.names, leave)
 
     def names(self) -> list[tuple[str, str]]:
         """Return the model and the ids of the sequences that have states."""

@@ -11,8 +11,10 @@ from tests.core.dispatch.shell import Shell, stateful
 from tests.core.handover.test_interleavings import World, started
 from tests.core.handover.test_left_sequences import A_LIMIT
 
+from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover import departures
+from torchserve_py.core.handover.left_sequences import name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
 
@@ -68,14 +70,40 @@ async def turns_of_seeking(world: World, count: int = 3) -> None:
 async def test_a_step_waits_for_a_sequence_that_another_server_is_about_to_leave(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert [await answer(first) for _ in range(7)] == [str(number) for number in range(1, 8)]
-    await first.handover.announce(first.names)
+    await first.announce()
     second.submit("s")
     await turns_of_seeking(second)
     assert await answer(second, "new") == "1", "others do not wait"
-    assert await answer(first) == "8", "it is served until it is left"
+    assert not second.calls[0][1].ended
     await first.restart()
-    assert await working(told(second.calls[0][1]), second) == "9"
-    assert [await answer(second), await answer(first)] == ["10", "sequence_lost"]
+    assert await working(told(second.calls[0][1]), second) == "8"
+    assert [await answer(second), await answer(first)] == ["9", "sequence_lost"]
+
+
+async def test_a_server_that_is_asked_for_a_sequence_leaves_it_at_once_and_serves_the_others(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert [await answer(first, name) for name in "st"] == ["1", "1"]
+    await first.announce()
+    assert await answer(second, others=(first,)) == "2"
+    assert [await answer(first, "t"), await answer(first, "new")] == ["2", "1"]
+    assert [await answer(first), await answer(second)] == ["sequence_lost", "3"]
+    assert not [*(tmp_path / "servers").glob("*.wanted")], "it asks for nothing any more"
+
+
+async def test_a_sequence_that_was_left_before_its_server_stops_may_come_back(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.announce()
+    second.submit("s")
+    await turns_of_seeking(second)
+    second.dispatcher.cancel(second.calls[0][1], Cause.cancelled)
+    async with asyncio.timeout(A_LIMIT):
+        while not (tmp_path / first.left.name / name_of("s")).exists():
+            first.work(0)
+            await asyncio.sleep(0.001)
+    assert await answer(first) == "2"
+    await first.restart()
+    assert await answer(second) == "3"
 
 
 async def test_a_sequence_goes_to_and_fro(tmp_path: Path) -> None:
@@ -96,7 +124,7 @@ async def test_a_sequence_may_come_back_to_the_server_that_has_left_it(tmp_path:
 async def test_of_two_servers_that_ask_at_once_one_gets_the_sequence(tmp_path: Path) -> None:
     first, second, third = [await server(tmp_path) for _ in range(3)]
     assert await answer(first) == "1"
-    await first.handover.announce(first.names)
+    await first.announce()
     second.submit("s")
     third.submit("s")
     await first.restart()
@@ -109,7 +137,7 @@ async def test_a_sequence_of_a_server_that_dies_while_it_leaves_is_lost(
 ) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
-    await first.handover.announce(first.names)
+    await first.announce()
     assert first.handover._announcing is not None
     first.handover._announcing.cancel()
     second.submit("s")
@@ -122,7 +150,7 @@ async def test_a_sequence_of_a_server_that_dies_while_it_leaves_is_lost(
 async def test_what_could_not_be_left_is_lost_and_what_has_ended_is_not(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert [await answer(first, name) for name in ("ends", "stays")] == ["1", "1"]
-    await first.handover.announce(first.names)
+    await first.announce()
     first.end("ends")
     first.refuses["stays"] = True
     await first.restart()
@@ -179,7 +207,7 @@ async def test_a_folder_that_cannot_be_read_keeps_no_sequence_from_beginning(tmp
     await world.start_server()
     world.add_worker()
     assert [await answer(world), await answer(world)] == ["1", "2"]
-    await world.handover.announce(world.names)
+    await world.announce()
     await world.handover.has_left(world.names)
 
 
@@ -266,7 +294,7 @@ async def play(choice: random.Random, folder: Path, *, refuses: bool) -> None:
             case "hop":
                 client.hop()
             case "stop" if stopping is None or stopping.done():
-                await world.handover.announce(world.names)
+                await world.announce()
                 stopping = asyncio.ensure_future(world.restart())
             case "refuse" if refuses:
                 world.refuses[client.sequence_id] = True

@@ -485,6 +485,12 @@ class Dispatcher(CallOwner):
             self._leave_to_next()
             await self._handover.leave_resting(self._giving(), limit)
 
+    async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
+        """Leave those of these sequences in memory that rest to the server which asks for them."""
+        if self.inheritance is not None:
+            self._leave_to_next()
+            await self._handover.leave_wanted(self._giving(), sequence_ids, limit)
+
     def _leave_to_next(self) -> None:
         """Let all sequences that move from now on go to the next server, unless they go elsewhere already."""
         if self.inheritance is not None and self._handover.final is None:

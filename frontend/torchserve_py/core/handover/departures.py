@@ -1,8 +1,8 @@
 """Servers on one folder tell each other which sequences they are about to leave, before their clients go elsewhere.
 
 A server that stops writes a list, and writes it again each second until it has left all that it could. Another one
-that gets a step of a listed sequence waits for its file instead of beginning the sequence anew. If the file does not
-come, or another server has taken it, the sequence is lost there.
+that gets a step of a listed sequence asks for it by a list of its own, and waits for its file instead of beginning the
+sequence anew. If the file does not come, or another server has taken it, the sequence is lost there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,12 @@ from ts.protocol.regular_files import read_regular_text
 
 logger = logging.getLogger(__name__)
 
-#: How the names of lists end: of a server that is leaving sequences, and of one that has.
+#: How the names of lists end: of a server that is leaving sequences, of one that has, and of what one waits for.
 _LEAVING: Final = ".leaving"
 _LEFT: Final = ".left"
+_WANTED: Final = ".wanted"
 #: For how long these count after they were written last (seconds).
-_KEPT: Final = {_LEAVING: 3600.0, _LEFT: 30.0}
+_KEPT: Final = {_LEAVING: 3600.0, _LEFT: 30.0, _WANTED: 60.0}
 #: After how many seconds a server has died whose list was not written again.
 _DEAD: Final = 5.0
 #: The most bytes of a list: that is a million sequences.
@@ -50,7 +51,7 @@ class _List(NamedTuple):
     Attributes:
         stamp: What changes when it is written again.
         seen_at: When it was seen first as it is, by `time.monotonic`.
-        names: The names of sequences, by the name of their model.
+        names: The names of sequences, by the name of their model, or the ids of those that are wanted.
     """
 
     stamp: tuple[int, int]
@@ -77,7 +78,7 @@ class Departures:
         """Return what becomes of a sequence that had no file after the last look; None if it is in no list."""
         found: Expected | None = None
         for path, each in self._lists.items():
-            if name in each.names.get(model, ()):
+            if not path.endswith(_WANTED) and name in each.names.get(model, ()):
                 if path.endswith(_LEAVING) and time.monotonic() - each.seen_at < _DEAD:
                     return Expected.coming
                 found = Expected.gone
@@ -87,6 +88,17 @@ class Departures:
     def any(self) -> bool:
         """Whether there were lists at the last look."""
         return bool(self._lists)
+
+    async def ask_for(self, model: str, sequence_ids: Iterable[str]) -> None:
+        """Ask the servers that are leaving these sequences for them first; none asks for no more. Raises OSError."""
+        path = self._folder / f"{self._own}-{model}{_WANTED}"
+        await self.disk.run(partial(_ask, path, model, list(sequence_ids)), _LIMIT)
+
+    async def wanted(self) -> Iterable[tuple[str, str]]:
+        """Return what others ask for: the name of the model, and the id, of each sequence. Raises OSError."""
+        await self.look()
+        lists = [each.names for path, each in self._lists.items() if path.endswith(_WANTED)]
+        return [(model, each) for names in lists for model, ids in names.items() for each in ids]
 
     async def announce(self, names: Mapping[str, list[str]], *, has_left: bool = False) -> None:
         """Write what this server leaves, by the names of models, or in the end what it has left. Raises OSError."""
@@ -101,7 +113,7 @@ def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _
     lists: dict[str, _List] = {}
     for path in folder.glob("[!.]*"):
         kept = _KEPT.get(path.suffix)
-        if kept is None or path.stem == own:
+        if kept is None or path.stem.startswith(own):
             continue
         with contextlib.suppress(FileNotFoundError):
             about = path.stat()
@@ -122,6 +134,13 @@ def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _
                 logger.warning("Which sequences a server leaves cannot be read from %s: %s", path, error)
             lists[path.name] = _List(stamp, time.monotonic(), names)
     return lists
+
+
+def _ask(path: Path, model: str, sequence_ids: list[str]) -> None:
+    if sequence_ids:
+        write_atomically(path, json.dumps({model: sequence_ids}))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(folder: Path, own: str, text: str, *, has_left: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -216,18 +216,28 @@ class Handover:
         """
         vacated, until = Vacated(), running_time().now() + limit
         while self._scheduler.open_sequences and running_time().now() < until:
-            resting: dict[str | None, deque[sequences.Sequence]] = {worker.id: deque() for worker in workers}
-            for sequence in self._scheduler.sequences():
-                if sequence.state is sequences.IDLE and sequence.id not in vacated.stay:
-                    resting.get(sequence.lane.worker_id, deque()).append(sequence)
-            drains = [self._drain(each, resting[each.id], vacated, until, None, resting=True) for each in workers]
-            await asyncio.gather(*drains)
+            await self._leave_some(workers, self._scheduler.sequences(), vacated, until)
             await asyncio.sleep(_LOOK_INTERVAL)
         if vacated.moved or vacated.stay:
             why = f": {vacated.why}" if vacated.stay else ""
-            logger.info(
-                "%d sequences that rested are left to the next server; %d stay%s", vacated.moved, len(vacated.stay), why
-            )
+            text = "%d sequences that rested are left to the next server; %d stay%s"
+            logger.info(text, vacated.moved, len(vacated.stay), why)
+
+    async def leave_wanted(self, workers: Sequence[Worker], sequence_ids: Iterable[str], limit: float) -> None:
+        """Move those of these sequences to `final` that rest, within ``limit`` seconds."""
+        found = [sequence for each in sequence_ids if (sequence := self._scheduler.sequence(each)) is not None]
+        await self._leave_some(workers, found, Vacated(), running_time().now() + limit)
+
+    async def _leave_some(
+        self, workers: Sequence[Worker], some: Iterable[sequences.Sequence], vacated: Vacated, until: float
+    ) -> None:
+        """Move those of some sequences that rest at these workers, and have not been found to be unable to."""
+        resting: dict[str | None, deque[sequences.Sequence]] = {worker.id: deque() for worker in workers}
+        for sequence in some:
+            if sequence.state is sequences.IDLE and sequence.id not in vacated.stay:
+                resting.get(sequence.lane.worker_id, deque()).append(sequence)
+        drains = [self._drain(each, resting[each.id], vacated, until, None, resting=True) for each in workers]
+        await asyncio.gather(*drains)
 
     def closed(self, sequence_id: str) -> None:
         """A sequence is over: if it was moving, the taker drops it before it gets a step of another one of this id."""

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgpack
 
@@ -47,10 +47,18 @@ _LIMIT: Final = 10.0
 #: (seconds).
 _SEEK_LIMIT: Final = 2.0
 _SEEK_INTERVAL: Final = 0.02
-#: How often other servers are told which sequences are about to be left (seconds).
+#: How often other servers are told which sequences are about to be left, and it is looked which they want first
+#: (seconds).
 _TELL_INTERVAL: Final = 1.0
+_WANTED_INTERVAL: Final = 0.05
 #: The folder of the lists of those.
 _LISTS: Final = "servers"
+
+
+#: Returns the open sequences that have states, as pairs of the name of a model and an id.
+OpenSequences: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
+#: Begins to leave some of these, as far as they are open and rest.
+Leave: TypeAlias = Callable[[Iterable[tuple[str, str]]], None]
 
 
 class Damaged(ValueError):
@@ -131,32 +139,38 @@ class HandoverFolder:
             async with left.changing_hands:
                 pass
 
-    async def announce(self, open_sequences: Callable[[], Iterable[tuple[str, str]]]) -> None:
+    async def announce(self, open_sequences: OpenSequences, leave: Leave) -> None:
         """Tell servers on this folder which sequences this one is about to leave, from now on until `has_left`.
 
-        ``open_sequences`` returns them as pairs of the name of a model and an id.
+        Those that others ask for are left at once.
         """
         if self._departures is None or self._announcing is not None or not self._left:
             return
         for left in self._left.values():
-            left.gone.clear()
+            left.is_leaving = True
         is_told = asyncio.Event()
-        announcing = self._announce(self._departures, open_sequences, is_told)
+        announcing = self._announce(self._departures, open_sequences, leave, is_told)
         self._announcing = in_background(announcing, "telling which sequences are left")
         await is_told.wait()
 
     async def _announce(
-        self, departures: Departures, open_sequences: Callable[[], Iterable[tuple[str, str]]], is_told: asyncio.Event
+        self, departures: Departures, open_sequences: OpenSequences, leave: Leave, is_told: asyncio.Event
     ) -> None:
+        models = {left.name: model for model, left in self._left.items()}
         while True:
             await self._tell(departures, open_sequences)
             is_told.set()
-            await asyncio.sleep(_TELL_INTERVAL)
+            until = time.monotonic() + _TELL_INTERVAL
+            while time.monotonic() < until:
+                await asyncio.sleep(_WANTED_INTERVAL)
+                with contextlib.suppress(OSError):  # which the next list tells
+                    wanted = await departures.wanted()
+                    leave((models[name], each) for name, each in wanted if name in models)
 
     async def _tell(
         self,
         departures: Departures,
-        open_sequences: Callable[[], Iterable[tuple[str, str]]],
+        open_sequences: OpenSequences,
         *,
         has_left: bool = False,
     ) -> None:
@@ -168,7 +182,7 @@ class HandoverFolder:
         except OSError as error:
             logger.warning("Other servers cannot be told which sequences in memory this one leaves: %s", error)
 
-    async def has_left(self, open_sequences: Callable[[], Iterable[tuple[str, str]]]) -> None:
+    async def has_left(self, open_sequences: OpenSequences) -> None:
         """Tell that no more will come; what is still open is lost. Wait until files are gone that are to go."""
         if self._departures is not None and self._announcing is not None:
             self._announcing.cancel()
@@ -195,7 +209,8 @@ class LeftSequences:
         self.is_shared = departures is not None
         #: What the model is called in file names.
         self.name = folder.name
-        #: The names of sequences that this server has left, or has lost while it stops.
+        #: Whether this server stops, and which sequences it has left or lost since it began to, by their names.
+        self.is_leaving = False
         self.gone = set[str]()
         #: The names of those that it has taken from others: that their files are gone means nothing.
         self._taken = set[str]()
@@ -205,9 +220,11 @@ class LeftSequences:
         self.fetching: dict[str, asyncio.Task[None]] = {}
         #: The version of each that is about to be left, by the name of its sequence, and whether it is lost after all.
         self._coming: dict[str, tuple[str, asyncio.Future[bool]]] = {}
-        #: Whether those are lost that are looked for, by their names; set when there is another one.
-        self._sought: dict[str, asyncio.Future[bool]] = {}
+        #: The ids of those that are looked for, and whether they are lost, by their names; set when there is one more.
+        self._sought: dict[str, tuple[str, asyncio.Future[bool]]] = {}
         self._one_more = asyncio.Event()
+        #: The names of those that a server which leaves them was asked for.
+        self._asked_for = set[str]()
         #: Files that are being removed.
         self._removing = set[asyncio.Task[None]]()
 
@@ -223,9 +240,9 @@ class LeftSequences:
         if (sought := self._sought.get(name)) is None:
             if not self._sought:
                 in_background(self._seek(self._departures), "looking for sequences that other servers have left")
-            sought = self._sought[name] = asyncio.get_running_loop().create_future()
+            sought = self._sought[name] = sequence_id, asyncio.get_running_loop().create_future()
             self._one_more.set()
-        return await asyncio.shield(sought)
+        return await asyncio.shield(sought[1])
 
     async def _seek(self, departures: Departures) -> None:
         """Look for all that are sought, together, until there are none."""
@@ -239,7 +256,7 @@ class LeftSequences:
                             await self._one_more.wait()
         finally:  # steps wait for it
             while self._sought:
-                self._sought.popitem()[1].set_result(False)
+                self._sought.popitem()[1][1].set_result(False)
 
     async def _seek_once(self, departures: Departures) -> None:
         names, found, is_known = [*self._sought], dict[str, _Found](), True
@@ -256,10 +273,16 @@ class LeftSequences:
             self._files.pop(name, None)
             if name in found:
                 self._files[name] = found[name]
+            elif name in self.gone:
+                expected = Expected.gone
             elif name not in self._taken:
                 expected = departures.expected(self.name, name)
             if expected is not Expected.coming or not is_known:
-                self._sought.pop(name).set_result(expected is not None)
+                self._sought.pop(name)[1].set_result(expected is not None)
+        if self._asked_for != (coming := {name for name in names if name in self._sought}):
+            self._asked_for = coming
+            with contextlib.suppress(OSError):  # they come later then
+                await departures.ask_for(self.name, [self._sought[name][0] for name in coming])
 
     def version_of(self, sequence_id: str) -> str | None:
         """Return the version of a sequence that is there, or is to come; None if there is none."""
@@ -283,15 +306,19 @@ class LeftSequences:
         """Let others of this process have a sequence that was written, and given up."""
         name = name_of(sequence_id)
         self._files[name] = _Found(version, self._folder / name)
-        self.gone.add(name)
+        self._is_gone(name)
         self._came(name, is_lost=False)
 
     def absent(self, sequence_id: str, *, is_lost: bool) -> None:
         """Note that a sequence which was expected is over, or has nothing to be left."""
         name = name_of(sequence_id)
         if is_lost:
-            self.gone.add(name)
+            self._is_gone(name)
         self._came(name, is_lost=is_lost)
+
+    def _is_gone(self, name: str) -> None:
+        if self.is_leaving:
+            self.gone.add(name)
 
     def lose_expected(self) -> None:
         """Note that all that is still expected is lost."""
@@ -346,6 +373,7 @@ class LeftSequences:
         name = name_of(sequence_id)
         if (found := self._files.pop(name, None)) is not None:
             self._taken.add(name)
+            self.gone.discard(name)
             self._remove(lambda: [found.path])
 
     def drop(self) -> None:

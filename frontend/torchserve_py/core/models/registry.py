@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchserve_py.base.background_tasks import in_background
@@ -285,7 +285,17 @@ class ModelRegistry(ServedModels):
 
     async def announce_leaving(self) -> None:
         """Tell the other servers, if some share a folder, which sequences in memory this one is about to leave."""
-        await self._handover.announce(self._sequences_in_memory)
+        await self._handover.announce(self._sequences_in_memory, self._leave_wanted)
+
+    def _leave_wanted(self, wanted: Iterable[tuple[str, str]]) -> None:
+        of_model: dict[str, list[str]] = {}
+        for name, sequence_id in wanted:
+            of_model.setdefault(name, []).append(sequence_id)
+        for model in (*self._all(), *self._unserved) if of_model else ():
+            if self._handover.of(model.name).changing_hands.locked():
+                continue  # they are asked for again
+            leaving = model.dispatcher.leave_wanted(of_model.get(model.name, ()), _LEAVE_LIMIT)
+            in_background(leaving, "leaving sequences that another server asks for")
 
     def _sequences_in_memory(self) -> Iterator[tuple[str, str]]:
         for model in (*self._all(), *self._unserved):
