@@ -18,6 +18,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover.left_sequences import HandoverFolder
+from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import JobFailed, part_of
 from torchserve_py.core.scheduling.closed import ClosedSequences
@@ -146,7 +147,7 @@ class World:
         self.moving.update(self.reloading)
 
     async def _end_old(self, old: Dispatcher) -> None:
-        await old.leave_sequences(100.0)
+        await old.inheritance.leave_all(100.0)
         await old.drain(100.0, Cause.unregistered)
         await old.close(Cause.unregistered)
         for name, worker in list(self.workers.items()):
@@ -158,7 +159,7 @@ class World:
         """Stop the server as on SIGTERM, and start the next one."""
         await self.announce()
         self.dispatcher.refuse_new_jobs(Cause.draining)
-        leaving = asyncio.ensure_future(self.dispatcher.leave_sequences(100.0))
+        leaving = asyncio.ensure_future(self.inheritance.leave_all(100.0))
         while not leaving.done() or any(not each.done() for each in self.moving):
             for number in range(len(self.workers)):
                 self.work(number)
@@ -173,11 +174,16 @@ class World:
         self.add_worker()
         self.add_worker()
 
+    @property
+    def inheritance(self) -> Inheritance:
+        assert self.dispatcher.inheritance is not None
+        return self.dispatcher.inheritance
+
     async def announce(self) -> None:
         """Tell other servers on the folder that this one is about to stop."""
 
         def leave(wanted: Iterable[tuple[str, str]]) -> None:
-            self.moving.add(asyncio.ensure_future(self.dispatcher.leave_wanted([each for _, each in wanted], 100.0)))
+            self.moving.add(asyncio.ensure_future(self.inheritance.leave_wanted([each for _, each in wanted], 100.0)))
 
         await self.handover.announce(self.names, leave)
 

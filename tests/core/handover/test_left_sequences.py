@@ -229,7 +229,7 @@ async def test_a_server_that_drains_leaves_a_sequence_once_its_steps_are_answere
         world.submit(name)
     world.work(0)
     drained = asyncio.ensure_future(world.dispatcher.drain(A_LIMIT, Cause.draining))
-    leaving = asyncio.ensure_future(world.dispatcher.leave_resting(A_LIMIT))
+    leaving = asyncio.ensure_future(world.inheritance.leave_resting(A_LIMIT))
     assert await counts(world) == ["1", "1", "2", "3"]
     async with asyncio.timeout(A_LIMIT / 2):
         while not drained.done():
@@ -247,7 +247,7 @@ async def test_a_server_that_drains_waits_for_a_sequence_that_it_cannot_leave(tm
     world.submit("s")
     world.work(0)
     (tmp_path / name_of("m")).write_text("a file in place of the folder")
-    leaving = asyncio.ensure_future(world.dispatcher.leave_resting(A_LIMIT))
+    leaving = asyncio.ensure_future(world.inheritance.leave_resting(A_LIMIT))
     async with asyncio.timeout(A_LIMIT / 2):
         while world.dispatcher.metrics.handover.refused["failed"].value == 0:
             world.work(0)
@@ -268,7 +268,7 @@ async def test_a_sequence_that_ends_while_it_is_written_is_not_left(
     is_begun, may_end = threading.Event(), threading.Event()
     write = left_sequences._write
     monkeypatch.setattr(left_sequences, "_write", lambda *args: (is_begun.set(), may_end.wait(A_LIMIT), write(*args)))
-    leaving = asyncio.ensure_future(world.dispatcher.leave_resting(A_LIMIT))
+    leaving = asyncio.ensure_future(world.inheritance.leave_resting(A_LIMIT))
     async with asyncio.timeout(A_LIMIT):
         while not is_begun.is_set():
             world.work(0)

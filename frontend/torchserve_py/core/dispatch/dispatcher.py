@@ -18,6 +18,7 @@ from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.base.metrics.deadline_metrics import DeadlineMetrics
 from torchserve_py.base.metrics.model_metrics import BatchRecord, ModelMetrics
 from torchserve_py.core.dispatch.alarm import Alarm
+from torchserve_py.core.dispatch.awaited import Awaited
 from torchserve_py.core.dispatch.lost_requests import LostRequests
 from torchserve_py.core.dispatch.ownership import Move, Ownership, Version, may_leave
 from torchserve_py.core.dispatch.refused_steps import cause_of, close_reason, pause_of
@@ -93,19 +94,13 @@ class Dispatcher(CallOwner):
         self._moving: dict[str, Version] = {}
         #: What other versions are to run once the results in hand are dealt with, and the version that does not run it.
         self._handed_over: list[tuple[Version, Call, Version | None]] = []
-        self._handover = Handover(
-            self.scheduler,
-            self._workers,
-            lambda effects: self._perform(effects, self.now()),
-            self._until,
-            self.now,
-            metrics,
-        )
+        #: What is awaited that events bring about.
+        self._awaited = Awaited()
+        perform, until = lambda effects: self._perform(effects, self.now()), self._awaited.until
+        self._handover = Handover(self.scheduler, self._workers, perform, until, self.now, metrics)
         #: What other servers have left of its sequences, if these are in memory.
         self.inheritance: Inheritance | None = None
         self._released: dict[str, asyncio.Future[None]] = {}
-        #: What is awaited, and who waits for it, see `_until`.
-        self._awaited: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
         #: Whether its only worker rests, see `rest`.
         self.rests = False
@@ -446,7 +441,7 @@ class Dispatcher(CallOwner):
         Those that cannot move go on here.
         """
         to = OtherVersion(other._handover, from_version, partial(other.take_over, by=None))
-        workers = self._giving()
+        workers = [worker for worker in self._workers.values() if self.hands_over(worker)]
         await asyncio.gather(*(self._handover.vacate(worker, limit, to) for worker in workers))
         for worker in workers:
             self.reopen(worker)
@@ -454,53 +449,15 @@ class Dispatcher(CallOwner):
     def inherit(self, left: LeftSequences, version: str) -> None:
         """Let sequences in memory go on that other servers have left, of this version or one that is not served."""
         own = (self.scheduler, self._handover, self._pass, self.now, self.metrics)
-        self.inheritance = Inheritance(left, version, self._serves, self._pass_to, *own)
+        self.inheritance = Inheritance(left, version, self._runs, partial(self.take_over, by=None), *own)
 
-    def _serves(self, version: str) -> bool:
-        return self._ownership.serves(version)
-
-    def _pass_to(self, sequence: Any, version: str) -> None:
-        """Let another version run the steps that wait of a sequence that is found to be of that version."""
+    def _runs(self, version: str) -> Callable[[Any], None] | None:
+        """Return what gets the steps of another version, None if that is not served."""
         other = self._ownership.named(version)
-        jobs: Sequence[Call] = sequence.queue
-        taken = self.scheduler.take_waiting([job for job in jobs if job.may_be_handed_over], self.now())
-        for job in [job for job in jobs if not job.may_be_handed_over]:
-            self.cancel(job, Cause.sequence_moved)
-        for each in cast("Iterable[Call]", taken):
-            asyncio.get_running_loop().call_soon(partial(other.dispatcher.take_over, each, by=None))
-
-    async def leave_sequences(self, limit: float) -> None:
-        """Leave the sequences in memory to the next server, within ``limit`` seconds."""
-        if self.inheritance is None:
-            return
-        self._leave_to_next()
-        try:
-            await asyncio.gather(*(self._handover.vacate(worker, limit) for worker in self._giving()))
-        finally:
-            self.inheritance.has_left()
-
-    async def leave_resting(self, limit: float) -> None:
-        """Leave the sequences in memory to the next server, each as soon as it rests, within ``limit`` seconds."""
-        if self.inheritance is not None:
-            self._leave_to_next()
-            await self._handover.leave_resting(self._giving(), limit)
-
-    async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
-        """Leave those of these sequences in memory that rest to the server which asks for them."""
-        if self.inheritance is not None:
-            self._leave_to_next()
-            await self._handover.leave_wanted(self._giving(), sequence_ids, limit)
-
-    def _leave_to_next(self) -> None:
-        """Let all sequences that move from now on go to the next server, unless they go elsewhere already."""
-        if self.inheritance is not None and self._handover.final is None:
-            self.inheritance.leave(partial(self.take_over, by=None))
-
-    def _giving(self) -> Sequence[Worker]:
-        return [worker for worker in self._workers.values() if self.hands_over(worker)]
+        return None if other is None else partial(other.dispatcher.take_over, by=None)
 
     def leave_to(self, successor: Dispatcher) -> None:
-        """Let another dispatcher of this version have all steps that wait, and, by `leave_sequences`, the sequences."""
+        """Let another dispatcher of this version have all steps that wait, and, once they are left, the sequences."""
         if self.inheritance is None or successor.inheritance is None:
             return
         steps = [job for job in self._jobs.values() if not job.unbatched]
@@ -526,23 +483,7 @@ class Dispatcher(CallOwner):
         Return whether nothing is left; see `Scheduler.is_idle`.
         """
         self.refuse_new_jobs(cause, runs_out=runs_out)
-        return await self._until(lambda: self.scheduler.is_idle, limit)
-
-    async def _until(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Wait until a condition is so, which events change, at most ``limit`` seconds; return whether it is."""
-        if not condition():
-            waiter = asyncio.get_running_loop().create_future()
-            self._awaited[waiter] = condition
-            try:
-                await self._clock.wait([waiter], limit)
-            finally:
-                del self._awaited[waiter]
-        return condition()
-
-    def _look_at_awaited(self) -> None:
-        for waiter, condition in self._awaited.items():
-            if not waiter.done() and condition():
-                waiter.set_result(None)
+        return await self._awaited.until(lambda: self.scheduler.is_idle, limit)
 
     async def close(self, cause: Cause) -> None:
         """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
@@ -584,8 +525,8 @@ class Dispatcher(CallOwner):
                 logger.exception("The scheduler's effect %s could not be performed.", type(effect).__name__)
         if (deadlines := self._deadlines.heap) and deadlines[0][0] < self._alarm.rings_at:
             self._alarm.set(deadlines[0][0], now)
-        if self._awaited:
-            self._look_at_awaited()
+        if self._awaited.waiters:
+            self._awaited.look()
 
     def _send(self, effect: Send | SendAhead) -> None:
         """Send a batch. If that fails, its jobs get an error as their answer."""

@@ -74,13 +74,9 @@ class Ownership(Generic[V]):
         self._served = served
         self._leaving = leaving
 
-    def serves(self, name: str) -> bool:
-        """Whether there is a version of this name."""
-        return name in self._served
-
-    def named(self, name: str) -> V:
-        """Return the version of this name. Raises KeyError: there is none."""
-        return self._served[name]
+    def named(self, name: str) -> V | None:
+        """Return the version of this name, None if there is none."""
+        return self._served.get(name)
 
     def _takes(self, version: V) -> bool:
         """Whether a version gets sequences that it does not have."""

@@ -209,29 +209,33 @@ class Handover:
         logger.info(text, worker.label, vacated.moved, clock.now() - began, vacated.longest, len(vacated.stay), why)
         return vacated
 
-    async def leave_resting(self, workers: Sequence[Worker], limit: float) -> None:
-        """Move the sequences of some workers to `final`, each once it rests, within ``limit`` seconds.
+    @property
+    def giving(self) -> Sequence[Worker]:
+        """The workers whose sequences can move."""
+        return [worker for worker in self._workers.values() if worker.hands_over]
+
+    async def leave_resting(self, limit: float) -> None:
+        """Move the sequences to `final`, each once it rests, within ``limit`` seconds.
 
         What cannot move goes on, and so does what runs or waits.
         """
         vacated, until = Vacated(), running_time().now() + limit
         while self._scheduler.open_sequences and running_time().now() < until:
-            await self._leave_some(workers, self._scheduler.sequences(), vacated, until)
+            await self._leave_some(self._scheduler.sequences(), vacated, until)
             await asyncio.sleep(_LOOK_INTERVAL)
         if vacated.moved or vacated.stay:
             why = f": {vacated.why}" if vacated.stay else ""
             text = "%d sequences that rested are left to the next server; %d stay%s"
             logger.info(text, vacated.moved, len(vacated.stay), why)
 
-    async def leave_wanted(self, workers: Sequence[Worker], sequence_ids: Iterable[str], limit: float) -> None:
+    async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
         """Move those of these sequences to `final` that rest, within ``limit`` seconds."""
         found = [sequence for each in sequence_ids if (sequence := self._scheduler.sequence(each)) is not None]
-        await self._leave_some(workers, found, Vacated(), running_time().now() + limit)
+        await self._leave_some(found, Vacated(), running_time().now() + limit)
 
-    async def _leave_some(
-        self, workers: Sequence[Worker], some: Iterable[sequences.Sequence], vacated: Vacated, until: float
-    ) -> None:
-        """Move those of some sequences that rest at these workers, and have not been found to be unable to."""
+    async def _leave_some(self, some: Iterable[sequences.Sequence], vacated: Vacated, until: float) -> None:
+        """Move those of some sequences that rest, and have not been found to be unable to."""
+        workers = self.giving
         resting: dict[str | None, deque[sequences.Sequence]] = {worker.id: deque() for worker in workers}
         for sequence in some:
             if sequence.state is sequences.IDLE and sequence.id not in vacated.stay:

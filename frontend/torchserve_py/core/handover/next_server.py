@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.base.background_tasks import in_background
-from torchserve_py.base.causes import CloseReason
+from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
 from torchserve_py.core.handover.handover import Handover, Refusal, refusal_in
 from torchserve_py.core.handover.left_sequences import Damaged, Left, LeftSequences
@@ -117,8 +117,8 @@ class Inheritance:
     """What other servers have left of the sequences of one version, and how this one leaves them.
 
     Args:
-        serves: Whether a version of this name is served.
-        pass_on: Lets another version that is served run what waits of a sequence.
+        runs: Returns what gets the steps of a version of this name, None if none is served.
+        take_over: Gets the steps here that have waited for a sequence which is left.
         handover: The moves of the version's sequences.
         perform: Passes an event to the scheduler, and performs its effects.
         now: The clock of the scheduler.
@@ -128,15 +128,15 @@ class Inheritance:
         self,
         left: LeftSequences,
         version: str,
-        serves: Callable[[str], bool],
-        pass_on: Callable[[Sequence, str], None],
+        runs: Callable[[str], Callable[[Any], None] | None],
+        take_over: Callable[[Any], None],
         scheduler: Scheduler,
         handover: Handover,
         perform: Callable[[Callable[[float], Effects]], None],
         now: Callable[[], float],
         metrics: ModelMetrics,
     ) -> None:
-        self._left, self._version, self._serves, self._pass_on = left, version, serves, pass_on
+        self._left, self._version, self._runs, self._take_over = left, version, runs, take_over
         self._scheduler, self._handover = scheduler, handover
         self._perform, self._now, self._metrics = perform, now, metrics
         scheduler.expect_left(self._is_left)
@@ -149,7 +149,7 @@ class Inheritance:
         if self._left.is_shared:
             return True  # perhaps: whether there is a file is known once it was looked for
         version = self._left.version_of(sequence_id)
-        return version is not None and (version == self._version or not self._serves(version))
+        return version is not None and (version == self._version or self._runs(version) is None)
 
     def leave(self, take_over: Callable[[Any], None], expected: Iterable[str] = ()) -> None:
         """Let all sequences that move from now on go to the next server, or another dispatcher of this one.
@@ -159,13 +159,32 @@ class Inheritance:
         self._left.expect(self._version, expected)
         self._handover.final = NextServer(self._left, self._version, self._scheduler, self._now, take_over)
 
+    async def leave_all(self, limit: float) -> None:
+        """Leave the sequences to the next server, or where they go by `leave`, within ``limit`` seconds."""
+        self._begin()
+        try:
+            await asyncio.gather(*(self._handover.vacate(worker, limit) for worker in self._handover.giving))
+        finally:
+            self._left.lose_expected()
+
+    async def leave_resting(self, limit: float) -> None:
+        """Leave the sequences to the next server, each as soon as it rests, within ``limit`` seconds."""
+        self._begin()
+        await self._handover.leave_resting(limit)
+
+    async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
+        """Leave those of these sequences that rest to the server which asks for them, within ``limit`` seconds."""
+        self._begin()
+        await self._handover.leave_wanted(sequence_ids, limit)
+
+    def _begin(self) -> None:
+        """Let all sequences that move from now on go to the next server, unless they go elsewhere already."""
+        if self._handover.final is None:
+            self.leave(self._take_over)
+
     def closed(self, sequence_id: str, *, is_lost: bool) -> None:
         """Note that a sequence is over which others may expect."""
         self._left.absent(sequence_id, is_lost=is_lost)
-
-    def has_left(self) -> None:
-        """Note that what has not been left by now never is."""
-        self._left.lose_expected()
 
     def fetch(self, sequence: Sequence, worker: Worker) -> None:
         """Give a worker what another server has left of a sequence, once an earlier attempt to do so is over."""
@@ -183,6 +202,15 @@ class Inheritance:
         finally:  # steps wait for it
             self._perform(partial(self._scheduler.fetched, sequence, fetched.left, is_lost=fetched.is_lost))
 
+    def _pass_on(self, sequence: Sequence, take_over: Callable[[Any], None]) -> None:
+        """Let another version run the steps of a sequence that is found to be of that version."""
+        jobs: Iterable[Any] = sequence.queue
+        taken = self._scheduler.take_waiting([job for job in jobs if job.may_be_handed_over], self._now())
+        for job in [job for job in jobs if not job.may_be_handed_over]:
+            self._perform(partial(self._scheduler.cancel, job.id, cause=Cause.sequence_moved))
+        for job in taken:  # once the sequence is closed here
+            asyncio.get_running_loop().call_soon(take_over, job)
+
     async def _fetch(self, sequence: Sequence, worker: Worker) -> _Fetched:
         left, sequence_id = self._left, sequence.id
         is_leaving = self._handover.final is not None  # then others wait for this one
@@ -192,8 +220,8 @@ class Inheritance:
             if is_lost:
                 logger.warning("Sequence %r, which another server had, is lost", sequence_id)
             return _Fetched(None, is_lost)
-        if version != self._version and self._serves(version):
-            self._pass_on(sequence, version)
+        if version != self._version and (take_over := self._runs(version)) is not None:
+            self._pass_on(sequence, take_over)
             return _Fetched(None)
         try:
             read = await left.read(sequence_id)

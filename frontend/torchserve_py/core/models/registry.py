@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import Cause
@@ -16,6 +16,7 @@ from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.dispatch.ownership import loses_states
 from torchserve_py.core.handover.left_sequences import HandoverFolder
+from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.model import Model
@@ -25,6 +26,7 @@ from torchserve_py.core.models.startup_models import StartupModel, remedy, saved
 from torchserve_py.core.models.traffic import Traffic
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.plans.precedence import check_worker_count
+from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import (
     ArchiveInUse,
@@ -58,6 +60,14 @@ _LEAVE_LIMIT = 8.0
 _LEFT_FOLDER = "handover"
 #: How many sequences another version gets in one turn of the event loop.
 _MOVED_AT_ONCE = 500
+
+
+class _InMemory(NamedTuple):
+    """A model that keeps sequences in memory: what has them, and what leaves them to other servers."""
+
+    name: str
+    scheduler: Scheduler
+    inheritance: Inheritance
 
 
 class ModelRegistry(ServedModels):
@@ -291,18 +301,24 @@ class ModelRegistry(ServedModels):
         of_model: dict[str, list[str]] = {}
         for name, sequence_id in wanted:
             of_model.setdefault(name, []).append(sequence_id)
-        for model in (*self._all(), *self._unserved) if of_model else ():
-            if self._handover.of(model.name).changing_hands.locked():
-                continue  # they are asked for again
-            leaving = model.dispatcher.leave_wanted(of_model.get(model.name, ()), _LEAVE_LIMIT)
-            in_background(leaving, "leaving sequences that another server asks for")
+        for model in self._in_memory() if of_model else ():
+            if model.name in of_model and not self._handover.of(model.name).changing_hands.locked():  # else later
+                leaving = model.inheritance.leave_wanted(of_model[model.name], _LEAVE_LIMIT)
+                in_background(leaving, "leaving sequences that another server asks for")
+
+    def _in_memory(self) -> list[_InMemory]:
+        """Return the models that keep sequences in memory."""
+        return [
+            _InMemory(model.name, model.dispatcher.scheduler, inheritance)
+            for model in (*self._all(), *self._unserved)
+            if (inheritance := model.dispatcher.inheritance) is not None
+        ]
 
     def _sequences_in_memory(self) -> Iterator[tuple[str, str]]:
-        for model in (*self._all(), *self._unserved):
-            if model.dispatcher.inheritance is not None:
-                for each in model.dispatcher.scheduler.sequences():
-                    if each.has_state or each.is_left:
-                        yield model.name, each.id
+        for model in self._in_memory():
+            for each in model.scheduler.sequences():
+                if each.has_state or each.is_left:
+                    yield model.name, each.id
 
     async def drain(self, limit: float) -> bool:
         """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
@@ -316,8 +332,7 @@ class ModelRegistry(ServedModels):
 
     async def _leave_resting(self, limit: float) -> None:
         await self._sequences_have_settled()
-        models = (*self._all(), *self._unserved)
-        await asyncio.gather(*(model.dispatcher.leave_resting(limit) for model in models))
+        await asyncio.gather(*(model.inheritance.leave_resting(limit) for model in self._in_memory()))
 
     async def _sequences_have_settled(self) -> None:
         """Wait a while for sequences that change hands within this process."""
@@ -329,8 +344,7 @@ class ModelRegistry(ServedModels):
         """Leave all sequences in memory that are open to the next server."""
         await self.announce_leaving()
         await self._sequences_have_settled()
-        models = (*self._all(), *self._unserved)
-        await asyncio.gather(*(model.dispatcher.leave_sequences(_LEAVE_LIMIT) for model in models))
+        await asyncio.gather(*(model.inheritance.leave_all(_LEAVE_LIMIT) for model in self._in_memory()))
         await self._handover.has_left(self._sequences_in_memory)
 
     async def close(self) -> None:
@@ -443,7 +457,8 @@ class ModelRegistry(ServedModels):
                     return
                 self._unserved.add(old)  # until it has finished
                 old.dispatcher.leave_to(model.dispatcher)
-                await old.dispatcher.leave_sequences(self._settings.unregister_model_timeout)
+                if old.dispatcher.inheritance is not None:
+                    await old.dispatcher.inheritance.leave_all(self._settings.unregister_model_timeout)
             await self._finish(old, self._settings.unregister_model_timeout)
             await self._end_workers(old)
         finally:
