@@ -13,7 +13,7 @@ from tests.core.handover.test_left_sequences import A_LIMIT
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
-from torchserve_py.core.handover import departures
+from torchserve_py.core.handover import departures, left_sequences
 from torchserve_py.core.handover.left_sequences import name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
@@ -145,6 +145,18 @@ async def test_a_sequence_of_a_server_that_dies_while_it_leaves_is_lost(
     monkeypatch.setattr(departures, "_DEAD", 0.0)
     assert await working(told(second.calls[0][1]), second) == "sequence_lost"
     assert await answer(second) == "sequence_lost", "it stays lost"
+
+
+async def test_a_step_does_not_wait_for_ever_for_a_sequence_that_its_server_cannot_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    first.refuses["s"] = True
+    await first.announce()
+    monkeypatch.setattr(left_sequences, "_WAIT_LIMIT", 0.5)
+    assert await answer(second, others=(first,)) == "sequence_lost"
+    assert await answer(first) == "2", "it is served where it is"
 
 
 async def test_what_could_not_be_left_is_lost_and_what_has_ended_is_not(tmp_path: Path) -> None:

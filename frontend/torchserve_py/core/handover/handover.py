@@ -191,6 +191,8 @@ class Handover:
         self.moves: dict[str, Move] = {}
         #: What gets all sequences from now on, whatever they were to move to; None while nothing does.
         self.final: Destination | None = None
+        #: What has become of the sequences that were left since they rested.
+        self._vacated = Vacated()
 
     async def vacate(self, worker: Worker, limit: float, to: Destination | None = None) -> Vacated:
         """Move the sequences of a worker, which gets no new ones from now on, within ``limit`` seconds.
@@ -219,9 +221,9 @@ class Handover:
 
         What cannot move goes on, and so does what runs or waits.
         """
-        vacated, until = Vacated(), running_time().now() + limit
+        vacated, until = self._vacated, running_time().now() + limit
         while self._scheduler.open_sequences and running_time().now() < until:
-            await self._leave_some(self._scheduler.sequences(), vacated, until)
+            await self._leave_some(self._scheduler.sequences(), until)
             await asyncio.sleep(_LOOK_INTERVAL)
         if vacated.moved or vacated.stay:
             why = f": {vacated.why}" if vacated.stay else ""
@@ -231,16 +233,16 @@ class Handover:
     async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
         """Move those of these sequences to `final` that rest, within ``limit`` seconds."""
         found = [sequence for each in sequence_ids if (sequence := self._scheduler.sequence(each)) is not None]
-        await self._leave_some(found, Vacated(), running_time().now() + limit)
+        await self._leave_some(found, running_time().now() + limit)
 
-    async def _leave_some(self, some: Iterable[sequences.Sequence], vacated: Vacated, until: float) -> None:
+    async def _leave_some(self, some: Iterable[sequences.Sequence], until: float) -> None:
         """Move those of some sequences that rest, and have not been found to be unable to."""
         workers = self.giving
         resting: dict[str | None, deque[sequences.Sequence]] = {worker.id: deque() for worker in workers}
         for sequence in some:
-            if sequence.state is sequences.IDLE and sequence.id not in vacated.stay:
+            if sequence.state is sequences.IDLE and sequence.id not in self._vacated.stay:
                 resting.get(sequence.lane.worker_id, deque()).append(sequence)
-        drains = [self._drain(each, resting[each.id], vacated, until, None, resting=True) for each in workers]
+        drains = [self._drain(each, resting[each.id], self._vacated, until, None, resting=True) for each in workers]
         await asyncio.gather(*drains)
 
     def closed(self, sequence_id: str) -> None:

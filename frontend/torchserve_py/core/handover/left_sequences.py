@@ -47,6 +47,8 @@ _LIMIT: Final = 10.0
 #: (seconds).
 _SEEK_LIMIT: Final = 2.0
 _SEEK_INTERVAL: Final = 0.02
+#: How long a step waits for a sequence that is to come (seconds).
+_WAIT_LIMIT: Final = 30.0
 #: How often other servers are told which sequences are about to be left, and it is looked which they want first
 #: (seconds).
 _TELL_INTERVAL: Final = 1.0
@@ -148,24 +150,20 @@ class HandoverFolder:
             return
         for left in self._left.values():
             left.is_leaving = True
-        is_told = asyncio.Event()
-        announcing = self._announce(self._departures, open_sequences, leave, is_told)
+        await self._tell(self._departures, open_sequences)
+        announcing = self._announce(self._departures, open_sequences, leave)
         self._announcing = in_background(announcing, "telling which sequences are left")
-        await is_told.wait()
 
-    async def _announce(
-        self, departures: Departures, open_sequences: OpenSequences, leave: Leave, is_told: asyncio.Event
-    ) -> None:
-        models = {left.name: model for model, left in self._left.items()}
+    async def _announce(self, departures: Departures, open_sequences: OpenSequences, leave: Leave) -> None:
         while True:
-            await self._tell(departures, open_sequences)
-            is_told.set()
             until = time.monotonic() + _TELL_INTERVAL
             while time.monotonic() < until:
                 await asyncio.sleep(_WANTED_INTERVAL)
+                models = {left.name: model for model, left in self._left.items()}
                 with contextlib.suppress(OSError):  # which the next list tells
                     wanted = await departures.wanted()
                     leave((models[name], each) for name, each in wanted if name in models)
+            await self._tell(departures, open_sequences)
 
     async def _tell(
         self,
@@ -223,6 +221,8 @@ class LeftSequences:
         #: The ids of those that are looked for, and whether they are lost, by their names; set when there is one more.
         self._sought: dict[str, tuple[str, asyncio.Future[bool]]] = {}
         self._one_more = asyncio.Event()
+        #: Whether the last look has failed.
+        self._is_blind = False
         #: The names of those that a server which leaves them was asked for.
         self._asked_for = set[str]()
         #: Files that are being removed.
@@ -242,7 +242,12 @@ class LeftSequences:
                 in_background(self._seek(self._departures), "looking for sequences that other servers have left")
             sought = self._sought[name] = sequence_id, asyncio.get_running_loop().create_future()
             self._one_more.set()
-        return await asyncio.shield(sought[1])
+        try:
+            async with asyncio.timeout(_WAIT_LIMIT):
+                return await asyncio.shield(sought[1])
+        except TimeoutError:
+            self._sought.pop(name, None)
+            return True
 
     async def _seek(self, departures: Departures) -> None:
         """Look for all that are sought, together, until there are none."""
@@ -264,8 +269,10 @@ class LeftSequences:
             await departures.look()
             found = await departures.disk.run(partial(_files_among, self._folder, names), _SEEK_LIMIT)
         except OSError as error:
-            logger.warning("What other servers have left of sequences cannot be looked for: %s", error)
+            if not self._is_blind:
+                logger.warning("What other servers have left of sequences cannot be looked for: %s", error)
             is_known = False
+        self._is_blind = not is_known
         if not departures.any:
             self._taken.clear()
         for name in names:
@@ -277,7 +284,7 @@ class LeftSequences:
                 expected = Expected.gone
             elif name not in self._taken:
                 expected = departures.expected(self.name, name)
-            if expected is not Expected.coming or not is_known:
+            if name in self._sought and (expected is not Expected.coming or not is_known):
                 self._sought.pop(name)[1].set_result(expected is not None)
         if self._asked_for != (coming := {name for name in names if name in self._sought}):
             self._asked_for = coming
