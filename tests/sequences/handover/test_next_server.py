@@ -1,5 +1,6 @@
 """A server that stops leaves its sequences in memory to the next one that starts with its data folder."""
 
+import signal
 from pathlib import Path
 
 import requests
@@ -144,3 +145,20 @@ def test_the_sequences_of_a_server_go_on_at_another_one_of_its_fleet(tmp_path: P
             assert second.terminate() == 0
             assert {count(first, each, **numbered(4, each)) for each in names} == {4}
             assert left(first) == left(second) == []
+
+
+def test_a_server_that_still_serves_during_its_delay_gives_what_another_one_is_asked_for(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "counting", COUNTING, CONFIG)
+    settings = {**PATIENTLY, "fleet_state": tmp_path / "fleet", "drain_delay": 3600}
+    servers = [RunningServer({"counting": folder}, settings) for _ in range(2)]
+    with servers[0] as first:
+        first.wait_ready()
+        with servers[1] as second:
+            second.wait_ready()
+            assert {count(first, each, **numbered(1, each)) for each in "ab"} == {1}
+            first.launcher.send_signal(signal.SIGTERM)
+            ready = f"{first.inference}/ready"
+            eventually(lambda: requests.get(ready, timeout=DEADLINE).status_code == 503, "it is about to stop")
+            assert count(second, "a", **numbered(2, "a")) == 2
+            assert count(first, "b", **numbered(2, "b")) == 2
+            assert count(first, "a", **numbered(3, "a")) == (410, "sequence_lost")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from torchserve_py.base.atomic_file import write_atomically
 from torchserve_py.core.handover.disk import Disk
 from ts.protocol.regular_files import read_regular_text
 
@@ -138,13 +138,25 @@ def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _
 
 def _ask(path: Path, model: str, sequence_ids: list[str]) -> None:
     if sequence_ids:
-        write_atomically(path, json.dumps({model: sequence_ids}))
+        _replace(path, json.dumps({model: sequence_ids}))
     else:
         path.unlink(missing_ok=True)
 
 
 def _write(folder: Path, own: str, text: str, *, has_left: bool) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(folder / f"{own}{_LEFT if has_left else _LEAVING}", text)
+    _replace(folder / f"{own}{_LEFT if has_left else _LEAVING}", text)
     if has_left:
         (folder / f"{own}{_LEAVING}").unlink(missing_ok=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that appears whole, and need not outlive the machine: it is not flushed to the disk."""
+    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with open(os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text)
+        partial_path.replace(path)
+    except OSError:
+        partial_path.unlink(missing_ok=True)
+        raise
