@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.e2e.running_server import DEADLINE, RunningServer
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually
 
 # Counts, a word in each step, as far as the last message asks for.
 HANDLER = """
@@ -243,6 +243,27 @@ def test_it_outlives_its_server(models: dict[str, Path]) -> None:
         name, last = seen[0].response.id, seen[-1].sequence_number
         rest = list(client_of(second).responses.retrieve(name, stream=True, starting_after=last))
         check(seen + rest, 200)
+
+
+@pytest.mark.parametrize("key", ["", "secret"], ids=["without-keys", "with-keys"])
+def test_it_goes_on_once_its_server_is_back(models: dict[str, Path], key: str) -> None:
+    keys = {"inference_keys": f"team:{key}"} if key else {}
+    flags = () if key else ("--disable-token-auth",)
+    with RunningServer(models, keys, flags=flags) as server:
+        server.wait_ready()
+        client = openai.OpenAI(base_url=f"{server.inference}/v1", api_key=key or "none", timeout=DEADLINE)
+        left = server.directory / "data" / "background"
+        name = ""
+        for event in begin(client, 200, stream=True):
+            name = name or event.response.id
+            if event.sequence_number == 5:
+                assert [each.name for each in left.iterdir()] == [name]
+                server.server.kill()
+                server.kill_everything()
+                break
+        server.start()
+        eventually(lambda: not [*left.iterdir()], "nobody asks for it, and it ends")
+        assert client.responses.retrieve(name).output_text == counted(200)
 
 
 def test_it_is_cancelled_and_refused(client: openai.OpenAI) -> None:

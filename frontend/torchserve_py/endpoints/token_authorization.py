@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torchserve_py.base.settings.addresses import Address
     from torchserve_py.base.settings.table import Settings
+    from torchserve_py.core.jobs.job_observer import Account
     from torchserve_py.endpoints.credentials import Credential, HeldCredentials, SentKey
     from torchserve_py.net.http1.request import Request
 
@@ -36,6 +37,9 @@ class Authorization(Protocol):
 
         Raises EndpointError: there is no key, it is wrong, or it is for something else.
         """
+
+    def accounts(self) -> Iterable[Account]:
+        """Return the accounts of the keys for inference, of those that have one."""
 
     def rotate(self, kind: str, key: SentKey) -> None:
         """Replace a key by a new one. Raises EndpointError: ``key`` may not, or there is no such key."""

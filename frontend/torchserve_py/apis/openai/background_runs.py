@@ -1,7 +1,8 @@
 """Responses that are made in the background: this server's part of `ts.apis.openai.background_response`.
 
 A run claims a response, has it generated as a request of its own, and appends what comes in groups to the sequence of
-the response. After a failure another run goes on; if that was the server's end, once the response is asked for.
+the response. After a failure another run goes on; if that was the server's end, once it is back (`continue_runs`), or
+another server is asked for the response.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from torchserve_py.apis.openai import owned_ids
+from torchserve_py.apis.openai.unfinished_runs import UnfinishedRuns
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.job_observer import Account
 from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import INTERNAL, Failure, failure_of_job
+from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.sequences import NO_CLAIM, SequenceHeaders, StepClaim
 from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, ResponsesCall
 from ts.protocol.media_types import JSON
@@ -34,6 +38,12 @@ _ALIVE_SECONDS: Final = 4.0
 _PAUSES: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 #: How many runs in a row may bring nothing new.
 _MOST_FRUITLESS: Final = 5
+#: How many runs of a server that has ended go on at a time, and how often it is looked whether their model is loaded
+#: (seconds).
+_CONTINUED_AT_ONCE: Final = 16
+_LOOK_SECONDS: Final = 1.0
+#: The status of a step of a response that is there no more.
+_GONE: Final = (404, 410)
 #: The least status of a failure for which the client is not to blame.
 _SERVERS_FAULT: Final = 500
 #: Further statuses that may be others a moment later: it waited too long, another server has the sequence, or the key
@@ -59,6 +69,9 @@ class BackgroundResponse:
 
     Args:
         account: That of the client's key.
+
+    Attributes:
+        is_durable: Whether it outlives its worker.
     """
 
     def __init__(
@@ -71,6 +84,7 @@ class BackgroundResponse:
         account: Account | None,
     ) -> None:
         self.id = response_id
+        self.is_durable = model.is_durable
         self._sequence = sequence
         self._model = model
         self._serving = serving
@@ -221,26 +235,39 @@ async def _next(call: Call) -> Part:
 class BackgroundRuns:
     """The runs of this server, and who waits for what they append."""
 
-    def __init__(self) -> None:
+    def __init__(self, unfinished: UnfinishedRuns) -> None:
+        self.unfinished = unfinished
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._appended: dict[str, asyncio.Event] = {}
 
-    def ensure(self, response: BackgroundResponse) -> None:
-        """Make the response, unless this server does so already."""
+    def ensure(self, response: BackgroundResponse) -> asyncio.Task[None]:
+        """Make the response, unless this server does so already; return what does."""
         if response.id not in self._tasks:
             self._appended[response.id] = asyncio.Event()
             self._tasks[response.id] = asyncio.create_task(self._run(response))
+        return self._tasks[response.id]
 
     async def _run(self, response: BackgroundResponse) -> None:
+        try:
+            if response.is_durable:
+                await self.unfinished.add(response.id)
+            if await self._is_made(response) and response.is_durable:
+                await self.unfinished.remove(response.id)
+        finally:
+            del self._tasks[response.id]
+            self._appended.pop(response.id).set()
+
+    async def _is_made(self, response: BackgroundResponse) -> bool:
+        """Make a response; return whether nothing is left to do for it."""
         try:
             await response.run(lambda: self._notify(response.id))
         except StepRefused as refusal:
             logger.warning("The response %s cannot be made now: %s", response.id, refusal)
+            return refusal.status in _GONE
         except Exception:
             logger.exception("The response %s cannot be made now", response.id)
-        finally:
-            del self._tasks[response.id]
-            self._appended.pop(response.id).set()
+            return False
+        return True
 
     def _notify(self, response_id: str) -> None:
         appended, self._appended[response_id] = self._appended[response_id], asyncio.Event()
@@ -266,3 +293,37 @@ class BackgroundRuns:
     async def close(self) -> None:
         """End what still runs."""
         await self.drain(0)
+
+
+def runs_of(context: EndpointContext) -> BackgroundRuns:
+    """Return the runs that this server has on all listeners; for `EndpointContext.shared`."""
+    runs = BackgroundRuns(UnfinishedRuns(context.settings.data_folder))
+    context.work.append(runs)
+    return runs
+
+
+async def continue_runs(context: EndpointContext) -> None:
+    """Go on with what had not ended when this server did, the oldest first; what another server makes is waited for."""
+    runs, room = context.shared(runs_of), asyncio.Semaphore(_CONTINUED_AT_ONCE)
+    names = await runs.unfinished.oldest_first()
+    await asyncio.gather(*(_continue(context, runs, name, room) for name in names))
+
+
+async def _continue(context: EndpointContext, runs: BackgroundRuns, name: str, room: asyncio.Semaphore) -> None:
+    """Go on with a response once its model is loaded; do nothing if that or the client's key is gone."""
+    sequence = owned_ids.sequence_of(name, owned_ids.RESPONSE) or ""
+    while True:
+        model = next((each for each in context.serving.models() if owned_ids.is_of_model(sequence, each)), None)
+        if model is None:
+            return
+        if context.serving.is_loaded(model):
+            break
+        await asyncio.sleep(_LOOK_SECONDS)
+    accounts: list[Account | None] = [None, *([] if context.tokens is None else context.tokens.accounts())]
+    for account in accounts:
+        if owned_ids.is_of_key(sequence, account):
+            async with room:
+                headers = SequenceHeaders(context.settings)
+                response = BackgroundResponse(name, sequence, model, context.serving, headers, account)
+                await asyncio.wait((runs.ensure(response),))
+            return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import EndpointsOffer, Plugin
+from torchserve_py.plugin_api import BackgroundOffer, EndpointsOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -21,6 +21,12 @@ def _endpoints() -> Iterable[EndpointsOffer]:
     ]
 
 
+def _background() -> Iterable[BackgroundOffer]:
+    from torchserve_py.apis.openai.background_runs import continue_runs
+
+    return [BackgroundOffer("going on with responses in the background", continue_runs)]
+
+
 def _model_config() -> type[ModelConfigKeys]:
     from torchserve_py.apis.openai.openai_keys import OpenAIKeys
 
@@ -30,5 +36,6 @@ def _model_config() -> type[ModelConfigKeys]:
 PLUGIN = Plugin(
     name="openai",
     endpoints=_endpoints,
+    background=_background,
     model_config=_model_config,
 )

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from torchserve_py.apis.live.session_endpoints import SUBPROTOCOL, offered_by
 from torchserve_py.apis.openai import owned_ids
-from torchserve_py.apis.openai.background_runs import BackgroundResponse, BackgroundRuns, StepRefused
+from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRefused, runs_of
 from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIEndpoints
 from torchserve_py.apis.openai.owned_ids import CONVERSATION, RESPONSE
 from torchserve_py.apis.openai.responses_dialect import DIALECT, PREVIOUS, bad_field, no_previous
@@ -84,7 +84,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
     def __init__(self, context: EndpointContext) -> None:
         super().__init__(context)
         self._turns = SequenceTurns()
-        self._runs = context.shared(_runs_of)
+        self._runs = context.shared(runs_of)
         self._sockets: set[ResponsesSocket] = set()
         context.on_drain.append(self._close_sockets)
 
@@ -452,13 +452,6 @@ class ResponsesEndpoints(OpenAIEndpoints):
         if self.comment_interval and asks_for_stream(body[call.history :]):
             made.comment_interval = self.comment_interval
         return made
-
-
-def _runs_of(context: EndpointContext) -> BackgroundRuns:
-    """Return the runs that this server has on all listeners."""
-    runs = BackgroundRuns()
-    context.work.append(runs)
-    return runs
 
 
 def _failure_of(refusal: StepRefused, response: BackgroundResponse) -> Failure:

@@ -153,7 +153,8 @@ class Settings(ClosedSchema):
     )
     data_folder: Annotated[Path, kinds.PATH] = setting(
         Path("data"),
-        "directory of the file store's sequences, and of [those in memory](operations.md#sequences-in-memory)",
+        "directory of the file store's sequences, [those in memory](operations.md#sequences-in-memory), and the names"
+        " of background responses",
     )
     load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models", metavar="[NAME=]LOCATION")] = (
         setting((), "models to load at start-up; `all` loads the whole model store", "none")

@@ -75,6 +75,10 @@ class GeneratedKeys:
         if self._keys[key.kind] is not key or self._now() >= key.expires_at:
             raise unauthorized(_WRONG, INVALID_KEY, given=True)
 
+    def accounts(self) -> tuple[()]:
+        """Return nothing: its keys have no accounts."""
+        return ()
+
     def rotate(self, kind: str, key: SentKey) -> None:
         """Replace a key by a new one, which the key file then holds; the old key is good no more.
 
