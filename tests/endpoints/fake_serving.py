@@ -4,8 +4,9 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from torchserve_py.base.causes import Cause
@@ -41,6 +42,7 @@ from ts.protocol.messages import SequenceNews
 from ts.sequences.steps.step import news_of
 
 _ids = itertools.count()
+_facts = attrgetter(*(each.name for each in fields(ServedModel)))
 
 CONFIG = ServedConfig(
     batch_size=1,
@@ -202,7 +204,7 @@ class FakeModel:
             load_failure=self._tells_load_failure,
             open_sequences=self._counts_sequences,
         )
-        if self._served is None or astuple(self._served) != astuple(value):
+        if self._served is None or _facts(self._served) != _facts(value):
             self._served = value
         return self._served
 

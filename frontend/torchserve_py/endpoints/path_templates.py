@@ -43,6 +43,7 @@ class PathTemplate(NamedTuple):
         return None if found is None else dict(zip(self.names, found.groups(), strict=True))
 
 
+@lru_cache(1024)  # the listeners of a server share most paths
 def read_template(text: str) -> PathTemplate:
     """Read a path with parameters. Raises ValueError: the path cannot be served."""
     if not text.startswith("/") or len(text) > _MAX_TEMPLATE:
