@@ -1,6 +1,7 @@
 """Rules that the whole tree keeps: sizes, names of files, and no private name of another package or module."""
 
 import ast
+import gc
 import runpy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -8,6 +9,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("backend", "benchmarks", "frontend", "handlers", "tests")
@@ -46,6 +49,14 @@ NAMED_TUPLES = frozenset(("_asdict", "_field_defaults", "_fields", "_make", "_re
 DOCUMENTED = frozenset(("os._exit", "torch._dynamo", "torch._export", "torch._inductor"))
 #: Parts of aiohttp that are a server's; the product uses its client.
 SERVERS = ("aiohttp.web", "aiohttp.http", "aiohttp.base_protocol", "aiohttp.streams")
+
+
+@pytest.fixture(autouse=True)
+def trees_without_collection() -> Iterator[None]:
+    """While a tree is made, the collector of garbage would walk it again and again."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def files(*folders: str) -> Iterator[Path]:
