@@ -263,7 +263,7 @@ class BackgroundRuns:
             await response.run(lambda: self._notify(response.id))
         except StepRefused as refusal:
             logger.warning("The response %s cannot be made now: %s", response.id, refusal)
-            return refusal.status in _GONE
+            return refusal.failure.status in _GONE
         except Exception:
             logger.exception("The response %s cannot be made now", response.id)
             return False
