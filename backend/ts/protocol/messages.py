@@ -25,10 +25,8 @@ END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
 EXPOSE: Final = "expose"  # [EXPOSE, number]: asks for the model's own metrics; never queued behind jobs
-GIVE: Final = "give"  # [GIVE, number, sequence id]: asks for all there is of a sequence; `ts.sequences.handover`
-STATE: Final = (
-    "state"  # [STATE, sequence id, bytes]: a piece of that, from a worker to the server, or from it to another
-)
+GIVE: Final = "give"  # [GIVE, number, sequence id, move]: asks for all of a sequence; `ts.sequences.handover`
+STATE: Final = "state"  # [STATE, move, bytes]: a piece of that; to the worker that takes it [STATE, sequence id, bytes]
 TAKE: Final = "take"  # [TAKE, number, sequence id, bytes]: to have the sequence whose pieces have come, so many bytes
 PING: Final = "ping"  # [PING, number]
 CALLED: Final = "called"  # [CALLED, number, status, content type, body, error or None, more]: what came of a `CALL`

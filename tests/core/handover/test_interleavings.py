@@ -42,7 +42,7 @@ class CountingWorker:
         self.counts: dict[str, int] = {}
         self.arriving: dict[str, bytes] = {}
         self.told: list[str] = []  # the sequences of whose end it was told
-        self.relays: dict[str, Callable[[bytes], None]] = {}
+        self.relays: dict[int, Callable[[bytes], None]] = {}
         self.to_do: deque[Callable[[], None]] = deque()
 
     @property
@@ -68,7 +68,7 @@ class CountingWorker:
     async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.to_do.append(lambda: self.give(answer, *fields) if kind == GIVE else self.take(answer, *fields))
-        await asyncio.wait([answer, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([answer, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         return answer.result() if answer.done() else None
 
     # What it does when it is its turn.
@@ -85,13 +85,13 @@ class CountingWorker:
         self.counts.pop(sequence_id, None)
         self.arriving.pop(sequence_id, None)
 
-    def give(self, answer: asyncio.Future[Any], sequence_id: str) -> None:
+    def give(self, answer: asyncio.Future[Any], sequence_id: str, number: int) -> None:
         if self.world.refuses.pop(sequence_id, False):
             answer.set_result(["not_encodable", "it is a test"])
             return
         state = str(self.counts[sequence_id]).encode()
         for piece in (state[:1], state[1:]):
-            if relay := self.relays.get(sequence_id):
+            if relay := self.relays.get(number):
                 relay(piece)
         answer.set_result([len(state)])
 

@@ -241,6 +241,25 @@ async def test_a_server_that_drains_leaves_a_sequence_once_its_steps_are_answere
     assert [next_one.version_of(name) for name in ("rests", "runs")] == ["1", "1"]
 
 
+async def test_a_sequence_whose_worker_gave_it_too_late_is_left_when_it_is_asked_again(tmp_path: Path) -> None:
+    world = await started(tmp_path)
+    world.add_worker()
+    world.submit("s")
+    world.work(0)
+    await world.dispatcher.leave_resting(0.01)  # its worker is busy
+    leaving = asyncio.ensure_future(world.dispatcher.leave_sequences(A_LIMIT))
+    (worker,) = world.workers.values()
+    async with asyncio.timeout(A_LIMIT / 2):
+        while len(worker.to_do) < 2:
+            await asyncio.sleep(0)
+        while not leaving.done():
+            world.work(0)
+            await asyncio.sleep(0.001)
+    read = await (await found(tmp_path)).read("s")
+    assert read is not None
+    assert bytes(read.given) == b"1"
+
+
 async def test_a_server_that_drains_waits_for_a_sequence_that_it_cannot_leave(tmp_path: Path) -> None:
     world = await started(tmp_path)
     world.add_worker()

@@ -44,8 +44,8 @@ Make = Callable[..., Worker]
 def give(worker: Worker, sequence_id: str) -> tuple[list[Any], list[Any]]:
     """Return a worker's answer to the question for a sequence, and the pieces that it has sent before."""
     sent: list[list[Any]] = []
-    answer = worker.service.steps.hand_over(sent.append, 2**28)[GIVE](sequence_id)
-    assert all(message[:2] == [STATE, sequence_id] for message in sent)
+    answer = worker.service.steps.hand_over(sent.append, 2**28)[GIVE](sequence_id, 7)
+    assert all(message[:2] == [STATE, 7] for message in sent)
     return answer, [bytes(message[2]) for message in sent]
 
 

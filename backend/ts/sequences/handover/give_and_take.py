@@ -72,8 +72,8 @@ class Handover:
         """What answers the server's questions, by their kind."""
         return {GIVE: self.give, TAKE: self.take}
 
-    def give(self, sequence_id: str) -> list[Any]:
-        """Send all that there is of a sequence; return how many bytes that is, or why it stays: a reason and a text."""
+    def give(self, sequence_id: str, move: int) -> list[Any]:
+        """Send all that there is of a sequence for a move; return how many bytes, or why it stays: a reason and a text."""
         try:
             parts = self._encoded(sequence_id)
         except _Refused as refused:
@@ -83,7 +83,7 @@ class Handover:
             return [NOT_ENCODABLE if device_failure(error) is None else MOVE_FAILED, str(error)]
         for part in parts:
             for start in range(0, len(part), STATE_PIECE):
-                self._send([STATE, sequence_id, part[start : start + STATE_PIECE]])
+                self._send([STATE, move, part[start : start + STATE_PIECE]])
         return [sum(map(len, parts))]
 
     def _encoded(self, sequence_id: str) -> tuple[memoryview, memoryview]:

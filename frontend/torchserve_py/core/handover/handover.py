@@ -7,6 +7,7 @@ their turn. `Move` is the life of one move; `ts.sequences.handover` is what the 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -187,6 +188,8 @@ class Handover:
         self._scheduler, self._workers, self._perform, self._now = scheduler, workers, perform, now
         self._until = until
         self._metrics = metrics
+        #: Of the questions to workers: one that was answered too late may have been asked again by then.
+        self._given = itertools.count()
         #: The moves that are under way, by the ids of the sequences.
         self.moves: dict[str, Move] = {}
         #: What gets all sequences from now on, whatever they were to move to; None while nothing does.
@@ -365,13 +368,13 @@ class Handover:
 
     async def _give(self, sequence_id: str, move: Move, until: float) -> int | Refusal:
         """Pass the state of a sequence on to the taker; return its bytes, or why the giver does not give it."""
-        relay = move.giver.relays[sequence_id] = partial(self._relay, sequence_id, move)
+        number = next(self._given)
+        move.giver.relays[number] = partial(self._relay, sequence_id, move)
         try:
-            given = await move.giver.ask(GIVE, until - running_time().now(), sequence_id)
+            given = await move.giver.ask(GIVE, until - running_time().now(), sequence_id, number)
             return given[0] if _is_size(given) else refusal_in(given, _UNGIVEN)
         finally:
-            if move.giver.relays.get(sequence_id) is relay:
-                del move.giver.relays[sequence_id]
+            del move.giver.relays[number]
 
     @staticmethod
     def _relay(sequence_id: str, move: Move, piece: bytes) -> None:

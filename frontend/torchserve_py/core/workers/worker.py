@@ -160,8 +160,8 @@ class Worker:
         self._watchdog = Watchdog(self, self._ranks, limits, events, independent=load["asynchronous"])
         #: Those of other models that its model makes, if it may make some.
         self._calls = None if call_model is None else WorkerCalls(call_model, self._ranks.send_request)
-        #: Take the pieces of the sequences that it was asked to give, by their ids; see `core.handover`.
-        self.relays: dict[str, Callable[[bytes], None]] = {}
+        #: Take the pieces of what it was asked to give, by the numbers of the moves; see `core.handover`.
+        self.relays: dict[int, Callable[[bytes], None]] = {}
         self._kill_reason = ""
         self._tokens: BatchTokens | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -345,8 +345,8 @@ class Worker:
         match message:
             case [messages.LEAVING]:
                 self._events.take_out(self)
-            case [messages.STATE, sequence_id, piece]:
-                if (relay := self.relays.get(sequence_id)) is not None:  # else its move is over
+            case [messages.STATE, number, piece]:
+                if (relay := self.relays.get(number)) is not None:  # else its move is over
                     relay(piece)
             case [messages.TAKEN, job_id, count]:
                 self._events.taken(self, job_id, count)
