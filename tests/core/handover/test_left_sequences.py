@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgpack
 import pytest
 from tests.core.handover.test_interleavings import World, started
 
@@ -104,6 +105,29 @@ async def test_a_damaged_file_says_so(tmp_path: Path, change: Callable[[bytes], 
     path.write_bytes(change(path.read_bytes()))
     left = await found(tmp_path)
     assert left.version_of("s") is not None, "else it would begin anew"
+    with pytest.raises(Damaged):
+        await left.read("s")
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+async def test_what_cannot_be_read_is_no_loss_to_other_sequences(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    folder = (await leave(tmp_path)).parent
+    put(folder / name_of("t"))
+    left = await found(tmp_path)
+    assert left.version_of("s") == "1"
+    assert await left.read("s") is not None
+    assert left.version_of("t") is not None, "else it would begin anew"
+    with pytest.raises(OSError):  # noqa: PT011 - what is there decides which
+        await left.read("t")
+
+
+@pytest.mark.parametrize("head", [["1", "soon", [], None], [None, 1e12, [], None]])
+async def test_a_head_of_other_types_is_damage(tmp_path: Path, head: list[object]) -> None:
+    path, packed = await leave(tmp_path), msgpack.packb(head)
+    line = path.read_bytes().partition(b"\n")[0]
+    path.write_bytes(line + b"\n" + bytes(4) + len(packed).to_bytes(4, "big") + packed)
+    left = await found(tmp_path)
+    assert left.version_of("s") == ""
     with pytest.raises(Damaged):
         await left.read("s")
 

@@ -73,7 +73,7 @@ class Handover:
         return {GIVE: self.give, TAKE: self.take}
 
     def give(self, sequence_id: str, move: int) -> list[Any]:
-        """Send all that there is of a sequence for a move; return how many bytes, or why it stays: a reason and a text."""
+        """Send all there is of a sequence, for a move; return how many bytes, or why it stays: a reason and a text."""
         try:
             parts = self._encoded(sequence_id)
         except _Refused as refused:

@@ -32,6 +32,7 @@ from torchserve_py.base.background_tasks import in_background
 from torchserve_py.core.handover.departures import Departures, Expected
 from torchserve_py.core.handover.disk import Disk
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
+from ts.protocol.regular_files import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -421,7 +422,7 @@ def _files_in(folder: Path) -> dict[str, dict[str, _Found]]:
     for path in folder.glob("*/*"):
         if path.parent.name == _LISTS:
             continue
-        with contextlib.suppress(FileNotFoundError):  # another server takes it
+        with contextlib.suppress(OSError):  # another server takes it, or it cannot be removed
             if path.name.startswith("."):
                 if path.stat().st_mtime < now - _ABANDONED:
                     path.unlink()
@@ -451,11 +452,12 @@ def _files_among(folder: Path, names: Iterable[str]) -> dict[str, _Found]:
 def _known_in(path: Path) -> _Known | None:
     """Return what a file says before the state; None if it cannot be read. Raises FileNotFoundError."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             start = file.read(len(_FIRST_LINE) + 2 * _NUMBER.size)
             if not start.startswith(_FIRST_LINE) or len(start) < len(_FIRST_LINE) + 2 * _NUMBER.size:
                 return None
-            return _Known(*msgpack.unpackb(file.read(*_NUMBER.unpack(start[-_NUMBER.size :]))))
+            known = _Known(*msgpack.unpackb(file.read(*_NUMBER.unpack(start[-_NUMBER.size :]))))
+            return known if isinstance(known.version, str) and isinstance(known.ends_at, float) else None
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, msgpack.UnpackException):
@@ -491,7 +493,8 @@ def _take(path: Path, taken: Path) -> Left | None:
         except FileNotFoundError:
             return None
         os.utime(taken)
-    return _read(taken.read_bytes())
+    with open(open_regular(taken), "rb") as file:
+        return _read(file.read())
 
 
 def _read(content: bytes) -> Left:
