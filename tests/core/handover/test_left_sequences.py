@@ -117,7 +117,7 @@ async def test_what_cannot_be_read_is_no_loss_to_other_sequences(tmp_path: Path,
     assert left.version_of("s") == "1"
     assert await left.read("s") is not None
     assert left.version_of("t") is not None, "else it would begin anew"
-    with pytest.raises(OSError):  # noqa: PT011 - what is there decides which
+    with pytest.raises(OSError):
         await left.read("t")
 
 
