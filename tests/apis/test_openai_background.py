@@ -1,5 +1,6 @@
 """Responses in the background: they outlive their clients, their worker and their server."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,6 +205,25 @@ def test_a_browser_takes_a_stream_up_again(server: RunningServer, client: openai
             f"{server.inference}/v1/responses", json={"model": "counter", "input": "2", "stream": True}
         ).text
     )
+
+
+def test_its_events_end_with_the_right_of_the_key(models: dict[str, Path], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+
+    def allow(model: str) -> None:
+        (tmp_path / "new").write_text(json.dumps({"keys": [{"key": "a", "name": "app", "models": [model]}]}))
+        (tmp_path / "new").replace(keys)
+
+    allow("counter")
+    with RunningServer({"counter": models["counter"]}, {"keys_file": keys}, flags=()) as server:
+        server.wait_ready()
+        key = openai.OpenAI(base_url=f"{server.inference}/v1", api_key="a", timeout=DEADLINE)
+        url = f"{server.inference}/v1/responses/{begin(key, 2_000).id}?stream=true"
+        with httpx.stream("GET", url, headers={"Authorization": "Bearer a"}, timeout=DEADLINE) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "id: 0"
+            allow("other")
+            assert "The key 'app' is not for the model 'counter'." in "".join(list(lines)[-4:])
 
 
 def test_it_outlives_its_worker(server: RunningServer, client: openai.OpenAI) -> None:

@@ -230,7 +230,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         made = self._background(request, model, sequence, json.loads(response)["id"])
         self._runs.ensure(made)
         if asks_for_stream(body):
-            return self._events(request, made, -1)
+            return self._events(request, model, made, -1)
         return Answer(200, response, (JSON_TYPE,))
 
     def _background(self, request: Request, model: ServedModel, sequence: str, name: str) -> BackgroundResponse:
@@ -246,11 +246,14 @@ class ResponsesEndpoints(OpenAIEndpoints):
                 param, after = "starting_after", request.parameter("starting_after") or "-1"
             if not (after == "-1" or (after.isascii() and after.isdecimal() and len(after) < _LONGEST_NUMBER)):
                 raise _wrong(f"{param} is {after[:20]!a}; the number of an event is right.", param)
-            return self._events(request, self._background(request, model, sequence, name), int(after))
+            return self._events(request, model, self._background(request, model, sequence, name), int(after))
         return self._submit_response(request, b"", model, sequence, ResponsesCall("get_response", name))
 
-    async def _events(self, request: Request, response: BackgroundResponse, after: int) -> Answer | AlreadySent:
-        """Send the events of a response from a number on, as they are appended."""
+    async def _events(
+        self, request: Request, model: ServedModel, response: BackgroundResponse, after: int
+    ) -> Answer | AlreadySent:
+        """Send the events of a response from a number on, as they are appended, while the key is good."""
+        credential: Credential | None = request.credential
         try:
             answer = await response.step(response.operation("get_events", after))
         except StepRefused as refusal:
@@ -268,9 +271,12 @@ class ResponsesEndpoints(OpenAIEndpoints):
                 await request.connection.pace.drained()
             await self._runs.wait(response.id, _LOOK_SECONDS)
             try:
+                if credential is not None:
+                    credential.check(model.name)
                 answer = await response.step(response.operation("get_events", max(after, answer["last"])))
-            except StepRefused as refusal:
-                request.send([DIALECT.last_frame(_failure_of(refusal, response))], last=True)
+            except (EndpointError, StepRefused) as error:
+                failure = error.failure if isinstance(error, EndpointError) else _failure_of(error, response)
+                request.send([DIALECT.last_frame(failure)], last=True)
                 break
         return ALREADY_SENT
 
