@@ -270,8 +270,8 @@ async def test_a_sequence_whose_worker_gave_it_too_late_is_left_when_it_is_asked
     world.add_worker()
     world.submit("s")
     world.work(0)
-    await world.dispatcher.leave_resting(0.01)  # its worker is busy
-    leaving = asyncio.ensure_future(world.dispatcher.leave_sequences(A_LIMIT))
+    await world.inheritance.leave_resting(0.01)  # its worker is busy
+    leaving = asyncio.ensure_future(world.inheritance.leave_all(A_LIMIT))
     (worker,) = world.workers.values()
     async with asyncio.timeout(A_LIMIT / 2):
         while len(worker.to_do) < 2:
