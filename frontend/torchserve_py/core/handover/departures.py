@@ -13,16 +13,18 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from torchserve_py.core.handover.disk import Disk
 from ts.protocol.regular_files import read_regular_text
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: How the names of lists end: of a server that is leaving sequences, of one that has, and of what one waits for.
 _LEAVING: Final = ".leaving"
@@ -65,14 +67,18 @@ class Departures:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         #: For what is looked for all the time, which waits for no state that is read or written.
-        self.disk = Disk()
+        self._disk = Disk()
         self._own = secrets.token_hex(8)
         self._lists: dict[str, _List] = {}
 
-    async def look(self) -> None:
-        """Read the lists that are new. Raises OSError."""
-        read = partial(_read_all, self._folder, self._own, self._lists)
-        self._lists = await self.disk.run(read, _LIMIT)
+    async def look(self, then: Callable[[], T]) -> T:
+        """Read the lists that are new, and return what ``then`` returns after that, which blocks. Raises OSError."""
+
+        def look() -> tuple[dict[str, _List], T]:
+            return _read_all(self._folder, self._own, self._lists), then()
+
+        self._lists, found = await self._disk.run(look, _LIMIT)
+        return found
 
     def expected(self, model: str, name: str) -> Expected | None:
         """Return what becomes of a sequence that had no file after the last look; None if it is in no list."""
@@ -92,17 +98,17 @@ class Departures:
     async def ask_for(self, model: str, sequence_ids: Iterable[str]) -> None:
         """Ask the servers that are leaving these sequences for them first; none asks for no more. Raises OSError."""
         path = self._folder / f"{self._own}-{model}{_WANTED}"
-        await self.disk.run(partial(_ask, path, model, list(sequence_ids)), _LIMIT)
+        await self._disk.run(partial(_ask, path, model, list(sequence_ids)), _LIMIT)
 
     async def wanted(self) -> Iterable[tuple[str, str]]:
         """Return what others ask for: the name of the model, and the id, of each sequence. Raises OSError."""
-        await self.look()
+        await self.look(lambda: None)
         lists = [each.names for path, each in self._lists.items() if path.endswith(_WANTED)]
         return [(model, each) for names in lists for model, ids in names.items() for each in ids]
 
     async def announce(self, names: Mapping[str, list[str]], *, has_left: bool = False) -> None:
         """Write what this server leaves, by the names of models, or in the end what it has left. Raises OSError."""
-        await self.disk.run(partial(_write, self._folder, self._own, json.dumps(names), has_left=has_left), _LIMIT)
+        await self._disk.run(partial(_write, self._folder, self._own, json.dumps(names), has_left=has_left), _LIMIT)
 
 
 # What follows blocks.

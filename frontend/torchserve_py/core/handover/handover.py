@@ -227,7 +227,8 @@ class Handover:
         vacated, until = self._vacated, running_time().now() + limit
         while self._scheduler.open_sequences and running_time().now() < until:
             await self._leave_some(self._scheduler.sequences(), until)
-            await asyncio.sleep(_LOOK_INTERVAL)
+            if self._scheduler.open_sequences:
+                await asyncio.sleep(_LOOK_INTERVAL)
         if vacated.moved or vacated.stay:
             why = f": {vacated.why}" if vacated.stay else ""
             text = "%d sequences that rested are left to the next server; %d stay%s"

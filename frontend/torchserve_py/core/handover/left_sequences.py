@@ -44,9 +44,7 @@ _LONGEST: Final = 30 * 86_400.0
 _ABANDONED: Final = 3600.0
 #: How long looking at the folder, and reading, writing or removing files, may take (seconds).
 _LIMIT: Final = 10.0
-#: How long looking for files that other servers may have left may take, and how often it is done while some are to come
-#: (seconds).
-_SEEK_LIMIT: Final = 2.0
+#: How often files are looked for that are to come (seconds).
 _SEEK_INTERVAL: Final = 0.02
 #: How long a step waits for a sequence that is to come (seconds).
 _WAIT_LIMIT: Final = 30.0
@@ -267,8 +265,7 @@ class LeftSequences:
     async def _seek_once(self, departures: Departures) -> None:
         names, found, is_known = [*self._sought], dict[str, _Found](), True
         try:
-            await departures.look()
-            found = await departures.disk.run(partial(_files_among, self._folder, names), _SEEK_LIMIT)
+            found = await departures.look(partial(_files_among, self._folder, names))
         except OSError as error:
             if not self._is_blind:
                 logger.warning("What other servers have left of sequences cannot be looked for: %s", error)
