@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgpack
 import pytest
@@ -232,6 +233,22 @@ async def test_a_worker_that_does_not_take_the_sequence_has_it_refused_as_lost(t
     world.submit("s")
     world.submit("s")
     assert await counts(world) == ["sequence_lost", "sequence_lost"]
+    await world.left.removed()
+    assert not any(tmp_path.glob("*/*"))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_sequence_that_was_idle_for_too_long_since_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_shared: bool
+) -> None:
+    await leave(tmp_path, rest=60.0)
+    world = await started(tmp_path, is_shared=is_shared)
+    world.add_worker()
+    later = time.time() + 61.0
+    monkeypatch.setattr(left_sequences, "time", SimpleNamespace(time=lambda: later))
+    world.submit("s")
+    world.submit("s")
+    assert await counts(world) == ["sequence_expired", "sequence_expired"]
     await world.left.removed()
     assert not any(tmp_path.glob("*/*"))
 

@@ -83,10 +83,15 @@ class _Known(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A sequence that another server has left: what its scheduler and its worker knew of it."""
+    """A sequence that another server has left: what its scheduler and its worker knew of it.
+
+    Attributes:
+        is_over: Whether it has been idle for too long.
+    """
 
     sequence: LeftSequence
     given: memoryview
+    is_over: bool
 
 
 class _Found(NamedTuple):
@@ -432,7 +437,7 @@ def _files_in(folder: Path) -> dict[str, dict[str, _Found]]:
 
 
 def _files_among(folder: Path, names: Iterable[str]) -> dict[str, _Found]:
-    """Return the files of those of these sequences that have one and are not over."""
+    """Return the files of those of these sequences that have one."""
     try:
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))  # a client of NFS asks its server again
     except FileNotFoundError:
@@ -441,8 +446,7 @@ def _files_among(folder: Path, names: Iterable[str]) -> dict[str, _Found]:
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             known = _known_in(folder / name)
-            if known is None or known.ends_at > time.time():
-                found[name] = _Found("" if known is None else known.version, folder / name)
+            found[name] = _Found("" if known is None else known.version, folder / name)
     return found
 
 
@@ -504,7 +508,7 @@ def _read(content: bytes) -> Left:
     end = _NUMBER.size + _NUMBER.unpack_from(checked)[0]
     known = _Known(*msgpack.unpackb(checked[_NUMBER.size : end]))
     time_left = math.inf if known.time_left is None else known.time_left
-    return Left(LeftSequence(tuple(known.tokens), time_left), checked[end:])
+    return Left(LeftSequence(tuple(known.tokens), time_left), checked[end:], known.ends_at <= time.time())
 
 
 def _unlink(paths: Callable[[], Iterable[Path]]) -> None:

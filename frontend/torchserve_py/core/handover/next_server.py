@@ -105,12 +105,15 @@ class _Fetched(NamedTuple):
     """What has become of a sequence that another server had left.
 
     Attributes:
-        left: What its scheduler knew of it, if its worker has it now.
-        is_lost: Whether it is of no use.
+        left: What its scheduler knew of it, if its worker has it now, or it is over.
+        over: Why it is of no use.
     """
 
     left: LeftSequence | None
-    is_lost: bool = False
+    over: CloseReason | None = None
+
+
+_LOST: Final = _Fetched(None, CloseReason.worker_lost)
 
 
 class Inheritance:
@@ -194,13 +197,13 @@ class Inheritance:
         task.add_done_callback(lambda _: fetching.pop(sequence.id) if fetching[sequence.id] is task else None)
 
     async def _fetch_after(self, earlier: asyncio.Task[None] | None, sequence: Sequence, worker: Worker) -> None:
-        fetched = _Fetched(None, is_lost=True)
+        fetched = _LOST
         try:
             if earlier is not None:
                 await asyncio.wait([earlier])
             fetched = await self._fetch(sequence, worker)
         finally:  # steps wait for it
-            self._perform(partial(self._scheduler.fetched, sequence, fetched.left, is_lost=fetched.is_lost))
+            self._perform(partial(self._scheduler.fetched, sequence, fetched.left, over=fetched.over))
 
     def _pass_on(self, sequence: Sequence, take_over: Callable[[Any], None]) -> None:
         """Let another version run the steps of a sequence that is found to be of that version."""
@@ -219,7 +222,7 @@ class Inheritance:
         if version is None:  # there is none, or an earlier attempt, whose sequence is over, has got it
             if is_lost:
                 logger.warning("Sequence %r, which another server had, is lost", sequence_id)
-            return _Fetched(None, is_lost)
+            return _LOST if is_lost else _Fetched(None)
         if version != self._version and (take_over := self._runs(version)) is not None:
             self._pass_on(sequence, take_over)
             return _Fetched(None)
@@ -231,7 +234,10 @@ class Inheritance:
             if read is None:
                 left.forget(sequence_id)
                 logger.warning("Sequence %r, which a server has left, was taken by another one", sequence_id)
-                return _Fetched(None, is_lost=True)
+                return _LOST
+            if read.is_over:
+                left.forget(sequence_id)
+                return _Fetched(read.sequence, CloseReason.idle)
             taken = await _take(worker, sequence_id, read, "" if version == self._version else version)
             if sequence.state is CLOSED:  # its steps open it again, perhaps at another worker
                 if worker.ready:
@@ -245,7 +251,7 @@ class Inheritance:
         logger.warning("Sequence %r, which a server has left, is lost: %s", sequence_id, refusal.text)
         self._metrics.handover.refused[refusal.reason].inc()
         left.forget(sequence_id)
-        return _Fetched(None, is_lost=True)
+        return _LOST
 
 
 async def _take(worker: Worker, sequence_id: str, read: Left, from_version: str) -> Any:

@@ -296,15 +296,18 @@ class Scheduler:
         if self._sequences is not None:
             self._sequences.is_left = is_left
 
-    def fetched(self, sequence: Sequence, left: LeftSequence | None, now: float, *, is_lost: bool = False) -> Effects:
+    def fetched(
+        self, sequence: Sequence, left: LeftSequence | None, now: float, *, over: CloseReason | None = None
+    ) -> Effects:
         """Go on with a sequence that was fetched, or without what another server had of it (None).
 
-        ``is_lost``: that is of no use, and jobs that continue the sequence are refused.
+        ``over``: why that is of no use; jobs that continue the sequence are refused.
         """
         self._catch_up(now)
         if self._sequences is not None:
-            if is_lost:
-                self._sequences.lost(sequence.id, now)
+            if over is not None:
+                self._sequences.over_elsewhere(sequence.id, left, over, now)
+                left = None
             self._sequences.fetched(sequence, left, now)
         return self._conclude(now)
 

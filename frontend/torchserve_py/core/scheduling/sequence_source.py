@@ -389,9 +389,11 @@ class Sequences:
             self._unbind(sequence)
             self._close(sequence, CloseReason.ended, now)
 
-    def lost(self, sequence_id: str, now: float) -> None:
+    def over_elsewhere(self, sequence_id: str, left: LeftSequence | None, reason: CloseReason, now: float) -> None:
         """Refuse what continues a sequence of which another server has left nothing that can be used."""
-        self._over.ids.remember(sequence_id, CloseReason.worker_lost, now)
+        self._over.ids.remember(sequence_id, reason, now)
+        for token in () if left is None else left.tokens:
+            self._over.tokens.remember(sequence_id, token, reason, now)
 
     def _unbind(self, sequence: Sequence) -> None:
         """Take a sequence from a worker that has heard nothing of it, and is told nothing of its end."""
