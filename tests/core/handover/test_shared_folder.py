@@ -106,6 +106,20 @@ async def test_a_sequence_that_was_left_before_its_server_stops_may_come_back(tm
     assert await answer(second) == "3"
 
 
+@pytest.mark.parametrize("content", [None, "", "[]", '{"m": 7}', "[" * 100_000])
+async def test_a_list_that_cannot_be_read_hides_no_sequence(tmp_path: Path, content: str | None) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    await first.restart()
+    for ending in ("leaving", "left"):
+        path = tmp_path / "servers" / f"other.{ending}"
+        if content is None:
+            path.mkdir()
+        else:
+            path.write_text(content)
+    assert await answer(second) == "2"
+
+
 async def test_a_sequence_goes_to_and_fro(tmp_path: Path) -> None:
     servers = [await server(tmp_path), await server(tmp_path)]
     assert await answer(servers[0]) == "1"

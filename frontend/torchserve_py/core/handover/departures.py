@@ -121,7 +121,7 @@ def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _
         kept = _KEPT.get(path.suffix)
         if kept is None or path.stem.startswith(own):
             continue
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it is gone, or cannot be read: the others count all the same
             about = path.stat()
             if about.st_mtime < time.time() - kept:
                 path.unlink()
@@ -136,7 +136,7 @@ def _read_all(folder: Path, own: str, known: Mapping[str, _List]) -> dict[str, _
                 names = {model: frozenset(each) for model, each in read.items()}
             except FileNotFoundError:
                 raise
-            except (OSError, ValueError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 logger.warning("Which sequences a server leaves cannot be read from %s: %s", path, error)
             lists[path.name] = _List(stamp, time.monotonic(), names)
     return lists
