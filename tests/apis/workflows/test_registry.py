@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -284,3 +284,28 @@ async def test_nothing_new_is_accepted_while_the_server_drains(registry: Workflo
     assert await registry.drain(30)
     with pytest.raises(ShuttingDown):
         registry.submit(registry.get("w"), WorkflowCall(Mock(), Mock(), Mock(), "w", b"", None))
+
+
+async def test_accepted_requests_go_through_all_nodes_before_these_are_unregistered(
+    registry: WorkflowRegistry, models: FakeModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registry.register(RegisterRequest(url="w.war"))
+    goes_on, seen = asyncio.Event(), list[set[str]]()
+
+    async def execute(*_: Any) -> AsyncGenerator[Any]:
+        await goes_on.wait()
+        seen.append(set(models.names))
+        for part in ():
+            yield part
+
+    monkeypatch.setattr(registry_module, "execute", execute)
+    registry.submit(registry.get("w"), WorkflowCall(Mock(), Mock(), Mock(), "w", b"", None))
+    ending = asyncio.create_task(registry.unregister("w"))
+    while registry.workflows():
+        await asyncio.sleep(0)
+    for _ in range(9):  # else its models go now
+        await asyncio.sleep(0)
+    goes_on.set()
+    await ending
+    assert seen == [{"w__pre", "w__m"}]
+    assert models.names == set()

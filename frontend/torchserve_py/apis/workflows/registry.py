@@ -80,7 +80,8 @@ class WorkflowRegistry:
         #: Why an archive of ``load_workflows`` is not registered, by the archive.
         self.failures: dict[str, str] = {}
         self._changes = Changes()
-        self._running: set[asyncio.Task[None]] = set()
+        #: The calls that run, and what they go through.
+        self._running: dict[asyncio.Task[None], Workflow] = {}
         self._draining = False
 
     def get(self, name: str) -> Workflow:
@@ -104,8 +105,8 @@ class WorkflowRegistry:
         if self._draining:
             raise ShuttingDown
         call.run(execute(workflow.files.spec.dag, workflow.nodes, self._serving, call))
-        self._running.add(call.task)
-        call.task.add_done_callback(self._running.discard)
+        self._running[call.task] = workflow
+        call.task.add_done_callback(self._running.pop)
 
     async def register(self, request: RegisterRequest) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
@@ -141,7 +142,7 @@ class WorkflowRegistry:
         return (*served, *(text for text in self._waiting if text not in served))
 
     async def unregister(self, name: str) -> None:
-        """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.
+        """Stop serving a workflow: wait for its accepted requests, unregister its models, and remove its files.
 
         Raises WorkflowNotFound: no such name; ModelError: a model of the workflow could not be unregistered, although
         the workflow is unregistered all the same.
@@ -253,6 +254,8 @@ class WorkflowRegistry:
     async def _remove(self, workflow: Workflow) -> None:
         self._ending.add(workflow)
         try:
+            if running := [call for call, its in self._running.items() if its is workflow]:  # later nodes have to run
+                await asyncio.wait(running, timeout=self._settings.unregister_model_timeout)
             failures = await self._unregister_nodes(workflow.nodes)
             await asyncio.to_thread(workflow.files.remove, downloaded=True)
         finally:
