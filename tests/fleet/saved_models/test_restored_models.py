@@ -10,7 +10,7 @@ from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.serving.serving import Restored
 from torchserve_py.fleet.saved_models.fleet_state import FleetState
-from torchserve_py.fleet.saved_models.restored_models import restored
+from torchserve_py.fleet.saved_models.restored_models import restored, shared_handover
 from torchserve_py.fleet.saved_models.snapshot_file import Snapshot
 from torchserve_py.fleet.saved_models.state_folder import StateFolder
 from torchserve_py.plugin_api import PluginUnavailable
@@ -42,3 +42,19 @@ def test_a_state_that_cannot_be_read_is_no_reason_to_serve_something_else(tmp_pa
     settings = server_settings().model_construct(model_store=tmp_path, fleet_state=str(tmp_path), fleet_name="fleet")
     with pytest.raises(PluginUnavailable, match="state-000000000001"):
         restored(settings)
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "place"),
+    [
+        (None, None, None),
+        ("/mnt/fleet", None, "/mnt/fleet/handover"),
+        ("/mnt/fleet", "shop", "/mnt/fleet/shop/handover"),
+        ("redis://redis:6379/0", "shop", None),
+    ],
+)
+def test_servers_that_share_a_folder_leave_each_other_sequences_there(
+    state: str | None, name: str | None, place: str | None
+) -> None:
+    settings = server_settings().model_construct(fleet_state=state, fleet_name=name)
+    assert shared_handover(settings) == (place and Path(place))
