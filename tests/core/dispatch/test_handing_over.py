@@ -306,3 +306,14 @@ async def test_a_call_that_is_handed_over_wakes_a_version_that_sleeps_or_is_refu
     shell.dispatcher.rest(cast("Worker", shell.workers[0]), rests=False)
     shell.answer(shell.workers[0], first, b"woken")
     assert (await first.next()).body == b"woken"
+
+
+async def test_steps_that_name_a_version_without_their_sequence_are_refused_when_it_goes_to_its_own() -> None:
+    versions = Versions()
+    moved, named = versions.submit("a"), versions.submit("b", by_default=False)
+    versions.refuse(moved)
+    assert await cause_of(named) is Cause.sequence_moved
+    open_at = [each for each in (versions.one, versions.two) if each.dispatcher.scheduler.sequence("s") is not None]
+    assert open_at == [versions.one]
+    versions.one.answer(versions.old, moved, b"run")
+    assert (await moved.next()).body == b"run"

@@ -269,9 +269,12 @@ class Dispatcher(CallOwner):
         if isinstance(owner, Cause):
             return owner
         sequence = self.scheduler.sequence(job.sequence_id or "")
-        waiting = () if sequence is None else filter(attrgetter("may_be_handed_over"), sequence.queue)
+        waiting = () if sequence is None else cast("Sequence[Call]", tuple(sequence.queue))
+        for each in waiting:
+            if not each.may_be_handed_over:  # this version has not got its sequence, and no other one may run it
+                self.cancel(each, refusal)
         self._handed_over.append((owner, job, self._here))
-        self._give(job.sequence_id or "", waiting, owner, now, by=self._here)
+        self._give(job.sequence_id or "", [each for each in waiting if not each.ended], owner, now, by=self._here)
         job.sends -= 1  # this worker has not run it
         return None
 
