@@ -129,6 +129,14 @@ def test_a_batch_with_a_deadline_does_not_wait_for_others():
     assert play.submit("frame", timing=due(60)) == ["w1 <- frame plain"]
 
 
+def test_a_far_deadline_lets_a_batch_wait_its_delay_and_no_shorter():
+    play = Play(Policy(batch_size=3, max_batch_delay=1.0))
+    measured(play, 0.1, (3,))
+    assert play.submit("frame", timing=due(1.5)) == []
+    assert play.at(play.now + 0.5).submit("plain") == []  # the batch is still sent soon enough
+    assert play.at(play.now + 0.5).tick() == ["w1 <- frame plain"]
+
+
 def test_nothing_is_sent_ahead_of_a_deadline():
     play = Play(Policy(batch_size=1, ahead=True, queue_size=10))
     play.submit("running")

@@ -36,11 +36,11 @@ class InTime:
         return self._when_idle.choose(free)
 
     def waits(self, lane: Lane[Any], now: float) -> bool:
-        """Whether to wait for a fuller batch: not if a deadline is near, since a later batch may find more to do."""
+        """Whether to wait for a fuller batch: not if a deadline is near by then, when there may be more to do."""
         due = () if lane.order is None else lane.order.due(1)
         if due:
-            table = self._times.table
-            if table is None or due[0].is_guaranteed or due[0].at - now < lane.delay + _FAR * table[-1]:
+            table, waits_until = self._times.table, lane.due(now) or now
+            if table is None or due[0].is_guaranteed or due[0].at < waits_until + _FAR * table[-1]:
                 return False
         return self._when_idle.waits(lane, now)
 
