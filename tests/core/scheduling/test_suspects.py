@@ -124,6 +124,17 @@ def test_a_client_that_leaves_takes_its_suspect_with_it():
 # Continuous batching
 
 
+def test_nothing_joins_a_describe_that_may_have_killed_its_worker():
+    play = Play(CONTINUOUS)
+    play.submit("describe", unbatched=True)
+    assert play.submit("a") == ["w1 <- a"]  # the first time it is no suspect
+    play.answer("a")
+    assert play.worker_lost("w1") == []
+    assert play.worker_up("w1") == ["w1 <- describe"]
+    assert play.submit("b") == []
+    assert play.answer("describe") == ["w1 <- b"]
+
+
 def test_nothing_joins_a_suspect_before_its_answer_begins():
     play = Play(CONTINUOUS)
     play.submit("a")

@@ -106,6 +106,7 @@ class Assignment:
         """Give nothing more to the worker; it is released once nothing is in flight there."""
         self.take_back(worker, now)
         worker.retiring = True
+        worker.alone = None  # nothing joins a job here any more
         self.close_places(worker)
 
     def close_places(self, worker: WorkerLoad) -> None:
@@ -145,9 +146,9 @@ class Assignment:
             if not (jobs := items.take(1, item)):
                 continue
             del self.shared.alone[job.id]
-            worker = self.admission.choose(lane.free)
+            worker, may_be_joined = self.admission.choose(lane.free), job.unbatched and not job.is_suspect
             self._send(worker, jobs, now)
-            if not job.unbatched and isinstance(self.admission, WhileBelow):
+            if not may_be_joined and isinstance(self.admission, WhileBelow):
                 worker.alone, worker.alone_until, worker.is_shut = job, now + ALONE_LIMIT, True
                 self.shared.deadlines.start_timer(worker, now)
                 self.close_places(worker)
