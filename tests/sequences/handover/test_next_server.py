@@ -39,7 +39,7 @@ def numbered(number: int, sequence: str) -> dict[str, str]:
 
 
 def test_sequences_go_on_with_the_next_server_and_its_own_next_one(tmp_path: Path) -> None:
-    with RunningServer({"counting": model_folder(tmp_path, "counting", COUNTING, CONFIG + TWO)}, PATIENTLY) as server:
+    with RunningServer({"counting": model_folder(tmp_path, "counting", COUNTING, CONFIG + TWO)}, QUICKLY) as server:
         server.wait_ready()
         plain, named = [f"p{number}" for number in range(20)], [f"n{number}" for number in range(20)]
         for step in (1, 2):
@@ -65,7 +65,7 @@ def test_sequences_go_on_with_the_next_server_and_its_own_next_one(tmp_path: Pat
 
 def test_a_sequence_goes_on_with_the_version_that_it_began_with_or_one_that_migrates_it(tmp_path: Path) -> None:
     models = {"said": versioned(tmp_path, "1", VERSIONED), "also": versioned(tmp_path, "2", MIGRATING)}
-    with RunningServer({"said": models["said"]}, PATIENTLY) as server:
+    with RunningServer({"said": models["said"]}, QUICKLY) as server:
         server.wait_ready()
         assert [server.predict("said", sequence=name).text for name in "ab"] == ["1 1:", "1 1:"]
         assert server.register(models["also"], model_name="said").ok
@@ -106,7 +106,7 @@ def test_a_sequence_whose_state_cannot_be_left_or_read_is_lost(tmp_path: Path) -
 
 def test_left_sequences_go_with_the_last_version_of_their_model(tmp_path: Path) -> None:
     models = {"said": versioned(tmp_path, "1", VERSIONED), "also": versioned(tmp_path, "2", MIGRATING)}
-    with RunningServer({"said": models["said"]}, PATIENTLY) as server:
+    with RunningServer({"said": models["said"]}, QUICKLY) as server:
         server.wait_ready()
         assert [server.predict("said", sequence=name).text for name in "abc"] == ["1 1:"] * 3
         restart(server)

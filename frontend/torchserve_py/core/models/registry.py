@@ -323,10 +323,12 @@ class ModelRegistry(ServedModels):
     async def drain(self, limit: float) -> bool:
         """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
 
-        New work is refused from now on, and sequences in memory are left to the next server as soon as they rest.
+        New work is refused from now on. Where another server can have sequences in memory at once, they are left to it
+        as soon as they rest; else they go on here, because there may be no next server.
         """
         self.refuse_new_work()
-        in_background(self._leave_resting(limit), "leaving sequences that rest")
+        if self._handover.is_shared:
+            in_background(self._leave_resting(limit), "leaving sequences that rest")
         models = (*self._all(), *self._unserved)
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
