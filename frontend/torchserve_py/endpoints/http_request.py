@@ -230,11 +230,7 @@ class HttpRequest(Request):
 
     async def _decoded(self, after_body: AfterBody, body: bytes) -> Reply | None:
         """Reply to a body whose encoding is undone."""
-        body = await undo_encoding(self, body, self._application.max_body)
-        if self.matched is not None and self.matched.takes_json:
-            body = undo_charset(self, body)
-        self._read_body = body
-        return after_body(body)
+        return self._with_body(after_body, await undo_encoding(self, body, self._application.max_body))
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         self._task = task = asyncio.get_running_loop().create_task(self._wait(coroutine))

@@ -1,7 +1,7 @@
 """The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
 
 Endpoints submit a `Call` and read its parts; workers deliver results; the scheduler decides which worker gets which
-calls when. A call in flight is known in one place, its table, and ends in one place, `Dispatcher._end`.
+calls when. A call in flight is known in one place, the scheduler's table, and ends in one, `Dispatcher._end`.
 """
 
 from __future__ import annotations

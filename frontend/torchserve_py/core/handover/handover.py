@@ -208,7 +208,7 @@ class Handover:
         if not waiting:
             return vacated
         began = clock.now()
-        await self._drain(worker, waiting, vacated, began + limit, to)
+        await _at_once(partial(self._drain, worker, waiting, vacated, began + limit, to), len(waiting))
         text = "Worker %s has handed over %d sequences in %.2f s, each within %.3f s; %d stay%s"
         why = f": {vacated.why}" if vacated.stay else ""
         logger.info(text, worker.label, vacated.moved, clock.now() - began, vacated.longest, len(vacated.stay), why)
@@ -246,7 +246,11 @@ class Handover:
         for sequence in some:
             if sequence.state is sequences.IDLE and sequence.id not in self._vacated.stay:
                 resting.get(sequence.lane.worker_id, deque()).append(sequence)
-        drains = [self._drain(each, resting[each.id], self._vacated, until, None, resting=True) for each in workers]
+        drains = []
+        for worker in workers:
+            its = resting[worker.id]
+            drain = partial(self._drain, worker, its, self._vacated, until, None, resting=True)
+            drains.append(_at_once(drain, len(its)))
         await asyncio.gather(*drains)
 
     def closed(self, sequence_id: str) -> None:
@@ -264,20 +268,7 @@ class Handover:
         *,
         resting: bool = False,
     ) -> None:
-        """Move those that wait, some at once; with ``resting`` only those that rest when it is their turn."""
-        drain = partial(self._drain_in_turn, worker, waiting, vacated, until, to, resting=resting)
-        await asyncio.gather(*(drain() for _ in range(min(_AT_ONCE, len(waiting)))))
-
-    async def _drain_in_turn(
-        self,
-        worker: Worker,
-        waiting: deque[sequences.Sequence],
-        vacated: Vacated,
-        until: float,
-        to: Destination | None,
-        *,
-        resting: bool,
-    ) -> None:
+        """Move those that wait one after another; with ``resting`` only those that rest when it is their turn."""
         while waiting and self._workers.get(worker.id) is worker:
             sequence = waiting.popleft()
             if sequence.state is sequences.CLOSED or sequence.lane.worker_id != worker.id:
@@ -424,6 +415,11 @@ class Handover:
         if move.is_at_taker:
             _drop(move.taker, sequence_id)
         move.advance(event)
+
+
+async def _at_once(drain: Callable[[], Awaitable[None]], waiting: int) -> None:
+    """Move some of the sequences that wait at once."""
+    await asyncio.gather(*(drain() for _ in range(min(_AT_ONCE, waiting))))
 
 
 def _streams(sequence: sequences.Sequence) -> bool:
