@@ -7,8 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.apis.realtime.conftest import TRANSCRIPTION, Client, Open, kind_of
-from tests.apis.realtime.conversing import answer, answered, ask, chat_model, kinds, listener, sound, speaker, writer
-from tests.endpoints.fake_serving import FakeModel
+from tests.apis.realtime.conversing import (
+    WINDOW,
+    answer,
+    answered,
+    ask,
+    chat_model,
+    kinds,
+    listener,
+    sound,
+    speaker,
+    writer,
+)
+from tests.endpoints.fake_serving import FakeModel, Submitted
 
 from torchserve_py.base.causes import Cause
 
@@ -106,6 +117,31 @@ async def test_the_settings_of_turn_detection(listen: Open) -> None:
     events = await client.events("response.done")
     assert "input_audio_buffer.speech_started" not in kinds(events)
     assert events[-1]["response"]["output"][0]["content"][0]["transcript"] == "You said c. All right?"
+
+
+async def test_audio_before_a_window_of_two_pieces_is_heard(listen: Open) -> None:
+    chat, ear, pen, voice = models()
+    rest = b""
+
+    def detect(call: Submitted) -> None:
+        """Answer with the windows that are complete."""
+        nonlocal rest
+        heard, size = rest + call.body, 4800
+        whole = len(heard) - len(heard) % size
+        rest = heard[whole:]
+        found = [float(any(heard[begin : begin + size])) for begin in range(0, whole, size)]
+        call.part(json.dumps({"probabilities": found, "window": WINDOW}).encode())
+
+    ear.behave = detect
+    client = await listen(chat, ear, pen, voice, query=QUERY)
+    turns = {"type": "server_vad", "prefix_padding_ms": 100, "silence_duration_ms": 500}
+    await settings(client, input={"transcription": {}, "turn_detection": turns})
+    for piece in (sound(SILENCE, 0.25), sound(b"a", 0.5), sound(SILENCE, 1)):
+        await client.append(piece)
+    named = {event["type"]: event for event in await client.events("response.done")}
+    assert named["input_audio_buffer.speech_started"]["audio_start_ms"] == 100
+    assert named["input_audio_buffer.speech_stopped"]["audio_end_ms"] == 1300
+    assert named[f"{TRANSCRIPTION}.completed"]["usage"]["seconds"] == 1.2
 
 
 async def test_the_user_interrupts_a_response(listen: Open) -> None:

@@ -292,7 +292,7 @@ class ConversationSession(SocketSession):
         if self._detector.is_speech:
             await self._transcriber.append(self._utterance, self._pending.take(), self._config.format)
         else:
-            self._pending.drop(self._pending.end - turns.prefix_padding_ms / 1000)
+            self._pending.drop(self._detector.now - turns.prefix_padding_ms / 1000)
 
     async def _windows(self, step: StepCall) -> tuple[_Windows | None, Failure | None]:
         assert self._hearing is not None, "it was asked"

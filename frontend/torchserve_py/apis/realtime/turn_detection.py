@@ -39,21 +39,22 @@ class TurnDetector:
     """Finds utterances in a sound whose first window begins ``offset`` seconds after the first audio."""
 
     def __init__(self, offset: float = 0.0) -> None:
-        self._now = offset
+        #: The moment up to which it has heard the sound: a window that is not complete yet begins there.
+        self.now = offset
         self._silent = 0.0
         self.is_speech = False
 
     def skip_to(self, now: float) -> None:
         """Go on at a moment (seconds after the first audio): what came before was not heard."""
-        self._now = now
+        self.now = now
 
     def hear(
         self, probabilities: Sequence[float], window: float, settings: TurnDetection
     ) -> Iterator[SpeechStarted | SpeechStopped]:
         """Yield what happens in the next windows, each of ``window`` seconds."""
         for probability in probabilities:
-            began = self._now
-            self._now += window
+            began = self.now
+            self.now += window
             if not self.is_speech:
                 if probability >= settings.threshold:
                     self.is_speech, self._silent = True, 0.0
@@ -62,4 +63,4 @@ class TurnDetector:
             self._silent = 0.0 if probability >= settings.threshold - _HYSTERESIS else self._silent + window
             if self._silent and self._silent * 1000 + _ROUNDING >= settings.silence_duration_ms:
                 self.is_speech = False
-                yield SpeechStopped(self._now)
+                yield SpeechStopped(self.now)
