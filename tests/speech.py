@@ -16,7 +16,7 @@ def say(text: str, *voice: str) -> bytes:
     """Return a text as espeak-ng says it; ``voice`` are its options."""
     speak, convert = need_program("espeak-ng"), need_program("sox")
     wave = subprocess.run([speak, "--stdout", *voice, text], capture_output=True, check=True).stdout
-    return subprocess.run([convert, "-t", "wav", "-", *_RAW], input=wave, capture_output=True, check=True).stdout
+    return subprocess.run([convert, "-R", "-t", "wav", "-", *_RAW], input=wave, capture_output=True, check=True).stdout
 
 
 def silence(seconds: float) -> bytes:
