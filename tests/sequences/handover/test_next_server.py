@@ -50,7 +50,7 @@ def test_sequences_go_on_with_the_next_server_and_its_own_next_one(tmp_path: Pat
                 files = left(server)
                 assert len(files) == 40
                 assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
-        assert left(server) == []
+        eventually(lambda: not left(server), "the files are removed")
         assert server.metric("ts_sequences_moved_total", model_name="counting") == 40
         restart(server)
         # What was applied is recognized, and given the same answer; a new id begins another sequence.
@@ -60,7 +60,7 @@ def test_sequences_go_on_with_the_next_server_and_its_own_next_one(tmp_path: Pat
         assert count(server, "n0", **numbered(3, "n0")) == 3
         assert count(server, "new") == 1
         assert count(server, "p1", ts_request_sequence_start="true") == 1
-        assert len(left(server)) == 38
+        eventually(lambda: len(left(server)) == 38, "the files of two are removed")
 
 
 def test_a_sequence_goes_on_with_the_version_that_it_began_with_or_one_that_migrates_it(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_sequence_whose_state_cannot_be_left_or_read_is_lost(tmp_path: Path) -
         answers = [count(server, each) for each in "bcd"]
         assert sorted(answers, key=str) == [(410, "sequence_lost"), 2, 2]
         assert "its checksum is wrong" in server.log()
-        assert left(server) == []
+        eventually(lambda: not left(server), "the files are removed")
 
 
 def test_left_sequences_go_with_the_last_version_of_their_model(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_left_sequences_go_with_the_last_version_of_their_model(tmp_path: Path) 
         assert requests.put(f"{url}/2/set-default", timeout=DEADLINE).ok
         assert requests.delete(f"{url}/1", timeout=DEADLINE).ok
         assert server.predict("said", sequence="a").text == "2 2:1"
-        assert len(left(server)) == 2
+        eventually(lambda: len(left(server)) == 2, "the file of the one is removed")
         assert requests.delete(url, timeout=DEADLINE).ok
         eventually(lambda: left(server) == [], "they are removed")
         assert server.register(models["said"], model_name="said").ok
