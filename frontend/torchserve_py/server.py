@@ -183,8 +183,7 @@ class Server:
         Accepted work has `drain_timeout` seconds. Returns the task that does so, the same one each time.
         """
         if self._drain is None:
-            if not self._registry.announces_leaving:  # in the same turn: a client that reads it expects refusals
-                self._start_leaving()
+            self._start_leaving()  # in the same turn: a client that reads it expects refusals
             self._drain = in_background(self._leave(), "draining")
             self._background.append(self._drain)
         return self._drain
@@ -200,9 +199,6 @@ class Server:
             self._refuse_new_work()
 
     async def _leave(self) -> None:
-        if self._registry.announces_leaving:  # first, since clients go elsewhere from then on
-            await self._registry.announce_leaving()
-            self._start_leaving()
         if self._settings.drain_delay:
             logger.info(
                 "Leaving: not ready from now on; new work is accepted for %d s more", self._settings.drain_delay

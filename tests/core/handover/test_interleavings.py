@@ -121,16 +121,18 @@ class World:
 
     async def start_server(self) -> None:
         """Start a server, which has no worker yet."""
+        if self.folder is not None:
+            self.handover = HandoverFolder(self.folder, is_shared=self.is_shared)
+            await self.handover.look()
         self.over = ClosedSequences(86_400.0)
         self.shell = Shell(stateful(), 0, self.over)
         self.dispatcher = self.shell.dispatcher
         self.dispatcher.set_workers(4)
         if self.folder is not None:
-            self.handover = HandoverFolder(self.folder, is_shared=self.is_shared)
-            await self.handover.look()
             self.left = self.handover.of("m")
             self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
             self.dispatcher.inherit(self.left, self.shell.version)
+            self.handover.share(self.is_open, self.leave)
 
     def reload(self) -> None:
         """Load the version again, as for a changed file: the new one gets all calls, and the sequences."""
@@ -157,7 +159,6 @@ class World:
 
     async def restart(self) -> None:
         """Stop the server as on SIGTERM, and start the next one."""
-        await self.announce()
         self.dispatcher.refuse_new_jobs(Cause.draining)
         leaving = asyncio.ensure_future(self.inheritance.leave_all(100.0))
         while not leaving.done() or any(not each.done() for each in self.moving):
@@ -165,7 +166,7 @@ class World:
                 self.work(number)
             await asyncio.sleep(0.001)
         leaving.result()
-        await self.handover.has_left(self.names)
+        await self.handover.has_left(self.names())
         await self.dispatcher.close(Cause.draining)
         for worker in self.workers.values():
             worker.ended.set_result("was stopped")
@@ -179,13 +180,12 @@ class World:
         assert self.dispatcher.inheritance is not None
         return self.dispatcher.inheritance
 
-    async def announce(self) -> None:
-        """Tell other servers on the folder that this one is about to stop."""
+    def is_open(self, model: str, sequence_id: str) -> bool:
+        return self.dispatcher.scheduler.sequence(sequence_id) is not None
 
-        def leave(wanted: Iterable[tuple[str, str]]) -> None:
-            self.moving.add(asyncio.ensure_future(self.inheritance.leave_wanted([each for _, each in wanted], 100.0)))
-
-        await self.handover.announce(self.names, leave)
+    def leave(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Leave what another server on the folder asks for."""
+        self.moving.add(asyncio.ensure_future(self.inheritance.leave_wanted([each for _, each in wanted], 100.0)))
 
     def names(self) -> list[tuple[str, str]]:
         """Return the model and the ids of the sequences that have states."""

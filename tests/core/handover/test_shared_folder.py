@@ -1,10 +1,11 @@
-"""Two servers that run on one folder: a sequence goes on at the other one when its server stops, or is lost."""
+"""Servers that run on one folder: a sequence goes on at the one to which its next step comes, or is lost."""
 
 import asyncio
 import itertools
 import random
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.core.dispatch.shell import Shell, stateful
@@ -13,7 +14,7 @@ from tests.core.handover.test_left_sequences import A_LIMIT
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
-from torchserve_py.core.handover import departures, left_sequences
+from torchserve_py.core.handover import handover, left_sequences, next_server, server_lists, whereabouts
 from torchserve_py.core.handover.left_sequences import name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
@@ -51,59 +52,106 @@ async def working(waited: Awaitable[str], *worlds: World) -> str:
     return task.result()
 
 
-async def turns_of_seeking(world: World, count: int = 3) -> None:
-    """Let a server look so many times for files that are to come."""
-    seek = world.left._seek_once
-    looks = itertools.count()
+async def looks(world: World, count: int = 3) -> None:
+    """Let a server look so many times where sequences are."""
+    whereabouts = world.handover._whereabouts
+    assert whereabouts is not None
+    look = whereabouts._look
+    numbers = itertools.count(1)
     is_over = asyncio.Event()
 
-    async def counted(announced: departures.Departures) -> None:
-        await seek(announced)
-        if next(looks) == count:
+    async def counted(*args: Any) -> None:
+        await look(*args)
+        if next(numbers) == count:
             is_over.set()
 
-    world.left._seek_once = counted  # type: ignore[method-assign]
+    whereabouts._look = counted  # type: ignore[method-assign]
     async with asyncio.timeout(A_LIMIT):
         await is_over.wait()
+    whereabouts._look = look  # type: ignore[method-assign]
 
 
-async def test_a_step_waits_for_a_sequence_that_another_server_is_about_to_leave(tmp_path: Path) -> None:
-    first, second = await server(tmp_path), await server(tmp_path)
-    assert [await answer(first) for _ in range(7)] == [str(number) for number in range(1, 8)]
-    await first.announce()
-    second.submit("s")
-    await turns_of_seeking(second)
-    assert await answer(second, "new") == "1", "others do not wait"
-    assert not second.calls[0][1].ended
-    await first.restart()
-    assert await working(told(second.calls[0][1]), second) == "8"
-    assert [await answer(second), await answer(first)] == ["9", "sequence_lost"]
+def dies(world: World) -> None:
+    """Let a server say nothing any more to others."""
+    assert world.handover._whereabouts is not None
+    assert world.handover._whereabouts._task is not None
+    world.handover._whereabouts._task.cancel()
 
 
-async def test_a_server_that_is_asked_for_a_sequence_leaves_it_at_once_and_serves_the_others(tmp_path: Path) -> None:
-    first, second = await server(tmp_path), await server(tmp_path)
-    assert [await answer(first, name) for name in "st"] == ["1", "1"]
-    await first.announce()
-    assert await answer(second, others=(first,)) == "2"
-    assert [await answer(first, "t"), await answer(first, "new")] == ["2", "1"]
-    assert [await answer(first), await answer(second)] == ["sequence_lost", "3"]
-    assert not [*(tmp_path / "servers").glob("*.wanted")], "it asks for nothing any more"
+async def test_a_sequence_goes_on_at_the_server_to_which_its_step_comes(tmp_path: Path) -> None:
+    servers = [await server(tmp_path) for _ in range(3)]
+    for step in range(1, 8):
+        here = servers[step % 3]
+        others = tuple(each for each in servers if each is not here)
+        assert await answer(here, others=others) == str(step)
+        assert await answer(here, "own", others=others) == str(step)
+    assert [len(each.names()) for each in servers] == [0, 2, 0], "it is at one of them only"
+    assert not [*(tmp_path / "servers").glob("*.wanted")], "none asks for anything any more"
+    await asyncio.gather(*(each.left.removed() for each in servers))
+    assert not any((tmp_path / name_of("m")).iterdir())
 
 
-async def test_a_sequence_that_was_left_before_its_server_stops_may_come_back(tmp_path: Path) -> None:
+async def test_a_step_waits_for_the_one_that_runs_at_another_server(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
-    await first.announce()
+    first.submit("s")
     second.submit("s")
-    await turns_of_seeking(second)
+    await looks(second)
+    assert await answer(second, "new") == "1", "others do not wait"
+    assert not second.calls[0][1].ended
+    steps = [told(first.calls[-1][1]), told(second.calls[0][1])]
+    assert [await working(each, first, second) for each in steps] == ["2", "3"]
+
+
+async def test_a_step_waits_for_a_sequence_that_a_server_leaves_as_it_stops(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert [await answer(first) for _ in range(7)] == [str(number) for number in range(1, 8)]
+    second.submit("s")
+    await looks(second)
+    await first.restart()
+    assert await working(told(second.calls[0][1]), second) == "8"
+    assert [await answer(second), await answer(first, others=(second,))] == ["9", "10"]
+
+
+async def test_a_step_that_waits_where_the_sequence_was_follows_it(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    second.submit("s")
+    async with asyncio.timeout(A_LIMIT):
+        while not first.workers["w1"].to_do:  # it is asked to give it
+            await asyncio.sleep(0.001)
+    first.submit("s")
+    steps = [told(each.calls[-1][1]) for each in (first, second)]
+    answers = await asyncio.gather(*(working(each, first, second) for each in steps))
+    assert sorted(answers) == ["2", "3"]
+
+
+async def test_a_sequence_that_was_left_to_a_client_which_is_gone_goes_on_anywhere(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    second.submit("s")
+    await looks(second)
     second.dispatcher.cancel(second.calls[0][1], Cause.cancelled)
     async with asyncio.timeout(A_LIMIT):
-        while not (tmp_path / first.left.name / name_of("s")).exists():
+        while not second.names():
             first.work(0)
+            second.work(0)
             await asyncio.sleep(0.001)
-    assert await answer(first) == "2"
+    assert await answer(first, others=(second,)) == "2"
     await first.restart()
     assert await answer(second) == "3"
+
+
+async def test_a_sequence_that_was_taken_for_a_client_which_is_gone_goes_on_anywhere(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    second.submit("s")
+    async with asyncio.timeout(A_LIMIT):
+        while not second.workers["w1"].to_do:  # it gets the state
+            first.work(0)
+            await asyncio.sleep(0.001)
+    second.dispatcher.cancel(second.calls[0][1], Cause.cancelled)
+    assert await answer(first, others=(second,)) == "2"
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"m": 7}', "[" * 100_000])
@@ -111,7 +159,7 @@ async def test_a_list_that_cannot_be_read_hides_no_sequence(tmp_path: Path, cont
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
     await first.restart()
-    for ending in ("leaving", "left"):
+    for ending in ("open", "wanted"):
         path = tmp_path / "servers" / f"other.{ending}"
         if content is None:
             path.mkdir()
@@ -132,51 +180,81 @@ async def test_a_sequence_may_come_back_to_the_server_that_has_left_it(tmp_path:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
     await first.restart()
-    assert [await answer(first), await answer(second)] == ["2", "sequence_lost"]
+    assert [await answer(first), await answer(second, others=(first,))] == ["2", "3"]
 
 
-async def test_of_two_servers_that_ask_at_once_one_gets_the_sequence(tmp_path: Path) -> None:
+async def test_servers_that_ask_at_once_get_the_sequence_in_turn(tmp_path: Path) -> None:
     first, second, third = [await server(tmp_path) for _ in range(3)]
     assert await answer(first) == "1"
-    await first.announce()
     second.submit("s")
     third.submit("s")
-    await first.restart()
-    answers = [await working(told(each.calls[0][1]), second, third) for each in (second, third)]
-    assert sorted(answers) == ["2", "sequence_lost"]
+    steps = [told(each.calls[0][1]) for each in (second, third)]
+    answers = await asyncio.gather(*(working(each, first, second, third) for each in steps))
+    assert sorted(answers) == ["2", "3"]
 
 
-async def test_a_sequence_of_a_server_that_dies_while_it_leaves_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
-    await first.announce()
-    assert first.handover._announcing is not None
-    first.handover._announcing.cancel()
+    dies(first)
     second.submit("s")
-    await turns_of_seeking(second)
-    monkeypatch.setattr(departures, "_DEAD", 0.0)
+    await looks(second)
+    monkeypatch.setattr(server_lists, "_DEAD", 0.0)
     assert await working(told(second.calls[0][1]), second) == "sequence_lost"
     assert await answer(second) == "sequence_lost", "it stays lost"
 
 
-async def test_a_step_does_not_wait_for_ever_for_a_sequence_that_its_server_cannot_leave(
+async def test_a_sequence_that_its_server_lost_is_lost_at_others(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    first.kill(0)
+    await looks(first)
+    assert await answer(second) == "sequence_lost"
+
+
+async def test_a_sequence_that_cannot_be_left_is_lost_at_others_until_it_has_ended(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    first.refuses["s"] = True
+    assert await answer(second, others=(first,)) == "sequence_lost"
+    assert await answer(first) == "2", "it is served where it is"
+    first.end("s")
+    await looks(first)
+    assert await answer(first) == "1"
+
+
+async def test_a_sequence_that_could_not_be_written_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_ASK_AGAIN", 0.0)
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    failures, write = iter([OSError("No space left on device")] * 2), left_sequences._write
+
+    def failing(*args: Any) -> None:
+        for failure in failures:
+            raise failure
+        write(*args)
+
+    monkeypatch.setattr(left_sequences, "_write", failing)
+    assert await answer(second, others=(first,)) == "2"
+    assert first.dispatcher.metrics.handover.refused["failed"].value == 2
+
+
+async def test_a_step_does_not_wait_for_ever_for_another_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
-    first.refuses["s"] = True
-    await first.announce()
-    monkeypatch.setattr(left_sequences, "_WAIT_LIMIT", 0.5)
-    assert await answer(second, others=(first,)) == "sequence_lost"
-    assert await answer(first) == "2", "it is served where it is"
+    first.submit("s")
+    monkeypatch.setattr(next_server, "_WAIT_LIMIT", 0.3)
+    assert await answer(second) == "sequence_moved"
+    assert await answer(second, others=(first,)) == "3", "it is not lost"
 
 
 async def test_what_could_not_be_left_is_lost_and_what_has_ended_is_not(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert [await answer(first, name) for name in ("ends", "stays")] == ["1", "1"]
-    await first.announce()
     first.end("ends")
     first.refuses["stays"] = True
     await first.restart()
@@ -224,7 +302,7 @@ async def test_a_model_that_is_no_longer_served_leaves_nothing_to_others(tmp_pat
     await first.restart()
     second.left.drop()
     await second.left.removed()
-    assert not any(each.is_file() for each in (tmp_path / second.left.name).iterdir())
+    assert not any(each.is_file() for each in (tmp_path / name_of("m")).iterdir())
 
 
 async def test_a_folder_that_cannot_be_read_keeps_no_sequence_from_beginning(tmp_path: Path) -> None:
@@ -233,19 +311,53 @@ async def test_a_folder_that_cannot_be_read_keeps_no_sequence_from_beginning(tmp
     await world.start_server()
     world.add_worker()
     assert [await answer(world), await answer(world)] == ["1", "2"]
-    await world.announce()
-    await world.handover.has_left(world.names)
+    await world.handover.has_left(world.names())
+
+
+async def test_a_list_that_cannot_be_written_is_written_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+
+    def full(marks: object) -> str:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_lists, "_lines_of", full)
+        assert await answer(first) == "1"
+    await looks(first)
+    assert await answer(second, others=(first,)) == "2"
+
+
+async def test_a_list_is_written_anew_when_most_of_it_is_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_lists, "_SPARE_LINES", 0)
+    first = await server(tmp_path)
+    for name in "abcdefgh":
+        assert await answer(first, name) == "1"
+        if name == "c":
+            second = await server(tmp_path)
+            await looks(second)
+        if name != "h":
+            first.end(name)
+            await looks(first)
+    listed = [path.read_text() for path in (tmp_path / "servers").iterdir()]
+    assert f"+{name_of('m')}/{name_of('h')}\n" in listed
+    assert await answer(second, "h", others=(first,)) == "2"
+    assert await answer(second, "a") == "1"
 
 
 async def test_lists_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
+    first.refuses["s"] = True
     await first.restart()
-    assert await answer(second) == "2"
-    assert [each.suffix for each in (tmp_path / "servers").iterdir()] == [".left"]
-    monkeypatch.setitem(departures._KEPT, ".left", -1.0)  # type: ignore[arg-type]
+    await looks(first)
+    await looks(second)
+    assert len([*(tmp_path / "servers").iterdir()]) == 3
+    assert await answer(second) == "sequence_lost"
+    monkeypatch.setitem(server_lists._KEPT, ".open", -1.0)  # type: ignore[arg-type]
     assert await answer(second, "other") == "1"
-    assert not any((tmp_path / "servers").iterdir())
+    assert len([*(tmp_path / "servers").iterdir()]) < 3
 
 
 async def test_a_server_alone_writes_no_lists(tmp_path: Path) -> None:
@@ -257,7 +369,7 @@ async def test_a_server_alone_writes_no_lists(tmp_path: Path) -> None:
 
 
 class Client:
-    """Steps one sequence, and goes to the other server when one refuses a step."""
+    """Steps one sequence, and goes to another server when one refuses a step."""
 
     def __init__(self, sequence_id: str, servers: list[World]) -> None:
         self.sequence_id, self.servers = sequence_id, servers
@@ -265,18 +377,15 @@ class Client:
         self.call: Call | None = None
         self.is_lost = False
 
-    def other(self) -> World:
-        return self.servers[self.at is self.servers[0]]
-
     def step(self) -> None:
         if self.call is None and not self.is_lost:
             self.at.submit(self.sequence_id)
             self.call = self.at.calls[-1][1]
 
     def hop(self) -> None:
-        """The proxy has heard that the server is about to stop."""
-        if self.call is None and self.at.handover._announcing is not None:
-            self.at = self.other()
+        """The proxy sends the next step to the next server."""
+        if self.call is None:
+            self.at = self.servers[(self.servers.index(self.at) + 1) % len(self.servers)]
 
     async def look(self, *, refuses: bool) -> None:
         """Look what the step was told, if anything."""
@@ -284,9 +393,9 @@ class Client:
             return
         heard, self.call = await told(self.call), None
         if heard == "draining":
-            self.at = self.other()
+            self.hop()
             self.step()
-        elif heard == "sequence_lost" and refuses:
+        elif heard in ("sequence_lost", "interrupted") and refuses:
             self.is_lost = True
         else:
             self.count += 1
@@ -297,45 +406,43 @@ WHAT = ["step"] * 6 + ["work"] * 8 + ["turn"] * 4 + ["hop"] * 2 + ["stop", "refu
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_each_step_counts_once_at_whichever_server(tmp_path: Path, refuses: bool) -> None:
+def test_each_step_counts_once_at_whichever_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
     for seed in range(60):
         asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=refuses))
 
 
 async def play(choice: random.Random, folder: Path, *, refuses: bool) -> None:
-    servers = [await server(folder), await server(folder)]
+    servers = [await server(folder) for _ in range(3)]
     clients = [Client(name, servers) for name in "stuv"]
     stopping: asyncio.Task[None] | None = None
     for _ in range(choice.randrange(20, 200)):
         client, world = choice.choice(clients), choice.choice(servers)
-        match choice.choice(
-            ["step"] * 6 + ["work"] * 8 + ["turn"] * 4 + ["hop", "hop", "announce", "restart", "refuse"]
-        ):
+        match choice.choice(WHAT):
             case "step":
                 client.step()
             case "work":
                 world.work(choice.randrange(1_000))
             case "turn":
-                await asyncio.sleep(0.003 if choice.random() < 0.2 else 0)
+                await asyncio.sleep(0.02 if choice.random() < 0.2 else 0)
             case "hop":
                 client.hop()
             case "stop" if stopping is None or stopping.done():
-                await world.announce()
                 stopping = asyncio.ensure_future(world.restart())
             case "refuse" if refuses:
                 world.refuses[client.sequence_id] = True
         for each in clients:
             await each.look(refuses=refuses)
-    if stopping is not None:
-        await stopping
     for world in servers:
         world.dispatcher.set_workers(1)  # so that each has room for all
     async with asyncio.timeout(A_LIMIT):
-        while any(client.call is not None for client in clients):
+        while any(client.call is not None for client in clients) or not (stopping is None or stopping.done()):
             for each in servers:
                 each.work(choice.randrange(1_000))
             await asyncio.sleep(0)
             for client in clients:
                 await client.look(refuses=refuses)
     for world in servers:
-        await world.handover.has_left(world.names)
+        await world.handover.has_left(world.names())

@@ -644,7 +644,7 @@ class Dispatcher(CallOwner):
         self._moving.pop(effect.sequence_id, None)
         if self._handover.moves:
             self._handover.closed(effect.sequence_id)
-        if self.inheritance is not None and self._handover.final is not None:
+        if self.inheritance is not None:
             self.inheritance.closed(effect.sequence_id, is_lost=effect.reason is CloseReason.worker_lost)
         if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, boot_time() - (now - effect.at))

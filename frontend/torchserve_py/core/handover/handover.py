@@ -26,7 +26,16 @@ from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import GIVE, MIGRATED, MOVE_FAILED, MOVE_REFUSALS, NO_SUCCESSOR, NOT_MIGRATED, TAKE
+from ts.protocol.messages import (
+    GIVE,
+    MIGRATED,
+    MOVE_FAILED,
+    MOVE_REFUSALS,
+    NO_SUCCESSOR,
+    NOT_ENCODABLE,
+    NOT_MIGRATED,
+    TAKE,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +44,8 @@ logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 2
 #: Seconds between two looks whether streams are over, or sequences rest that are left as soon as they do.
 _LOOK_INTERVAL: Final = 0.05
+#: After how long a sequence is tried again that could not be left to a server which asks for it (seconds).
+_ASK_AGAIN: Final = 1.0
 #: How many workers a sequence is offered to, if each of them leaves or dies meanwhile.
 _MOST_TAKERS: Final = 3
 
@@ -196,6 +207,8 @@ class Handover:
         self.final: Destination | None = None
         #: What has become of the sequences that were left since they rested.
         self._vacated = Vacated()
+        #: What has become of those that other servers have asked for, since that moment.
+        self._asked, self._asked_at = Vacated(), 0.0
 
     async def vacate(self, worker: Worker, limit: float, to: Destination | None = None) -> Vacated:
         """Move the sequences of a worker, which gets no new ones from now on, within ``limit`` seconds.
@@ -226,7 +239,7 @@ class Handover:
         """
         vacated, until = self._vacated, running_time().now() + limit
         while self._scheduler.open_sequences and running_time().now() < until:
-            await self._leave_some(self._scheduler.sequences(), until)
+            await self._leave_some(self._scheduler.sequences(), until, vacated)
             if self._scheduler.open_sequences:
                 await asyncio.sleep(_LOOK_INTERVAL)
         if vacated.moved or vacated.stay:
@@ -234,22 +247,35 @@ class Handover:
             text = "%d sequences that rested are left to the next server; %d stay%s"
             logger.info(text, vacated.moved, len(vacated.stay), why)
 
-    async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
-        """Move those of these sequences to `final` that rest, within ``limit`` seconds."""
-        found = [sequence for each in sequence_ids if (sequence := self._scheduler.sequence(each)) is not None]
-        await self._leave_some(found, running_time().now() + limit)
+    async def leave_wanted(self, sequence_ids: Iterable[str], limit: float, to: Destination) -> Sequence[str]:
+        """Move those of these sequences to a destination that rest, within ``limit`` seconds.
 
-    async def _leave_some(self, some: Iterable[sequences.Sequence], until: float) -> None:
+        Return those of them that never can: their worker gives none, or cannot encode them. Another one that has not
+        moved is not tried again for a second.
+        """
+        now = running_time().now()
+        if now - self._asked_at >= _ASK_AGAIN:
+            self._asked, self._asked_at = Vacated(), now
+        asked = self._asked
+        found = [sequence for each in sequence_ids if (sequence := self._scheduler.sequence(each)) is not None]
+        await self._leave_some(found, now + limit, asked, to)
+        never = [each.id for each in found if (why := asked.stay.get(each.id)) and why.reason == NOT_ENCODABLE]
+        up = {worker.id: worker.hands_over for worker in self._workers.values()}
+        return [*never, *(each.id for each in found if not up.get(each.lane.worker_id or "", True))]
+
+    async def _leave_some(
+        self, some: Iterable[sequences.Sequence], until: float, vacated: Vacated, to: Destination | None = None
+    ) -> None:
         """Move those of some sequences that rest, and have not been found to be unable to."""
         workers = self.giving
         resting: dict[str | None, deque[sequences.Sequence]] = {worker.id: deque() for worker in workers}
         for sequence in some:
-            if sequence.state is sequences.IDLE and sequence.id not in self._vacated.stay:
+            if sequence.state is sequences.IDLE and sequence.id not in vacated.stay:
                 resting.get(sequence.lane.worker_id, deque()).append(sequence)
         drains = []
         for worker in workers:
             its = resting[worker.id]
-            drain = partial(self._drain, worker, its, self._vacated, until, None, resting=True)
+            drain = partial(self._drain, worker, its, vacated, until, to, resting=True)
             drains.append(_at_once(drain, len(its)))
         await asyncio.gather(*drains)
 

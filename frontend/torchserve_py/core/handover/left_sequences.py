@@ -1,7 +1,7 @@
 """Sequences in memory that a server leaves to the next one when it stops: each in a file, which one server takes.
 
 The next one is a server that starts later, and finds the files when it does, or, where servers share the folder, any
-other one: that looks for a file when a sequence opens, and waits for one that is to come (`departures`).
+other one: that looks for a file when a sequence opens, and asks the server that has the sequence (`whereabouts`).
 
 The folder of a model and the file of a sequence have digests as names, since names and ids may be long, or ``..``. A
 file has a line that names the format, the CRC-32 of what follows, what is known of the sequence as msgpack behind its
@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -29,8 +29,9 @@ from typing import Final, NamedTuple, TypeAlias
 import msgpack
 
 from torchserve_py.base.background_tasks import in_background
-from torchserve_py.core.handover.departures import Departures, Expected
 from torchserve_py.core.handover.disk import Disk
+from torchserve_py.core.handover.server_lists import Place, Wanted
+from torchserve_py.core.handover.whereabouts import Whereabouts
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 from ts.protocol.regular_files import open_regular
 
@@ -44,20 +45,9 @@ _LONGEST: Final = 30 * 86_400.0
 _ABANDONED: Final = 3600.0
 #: How long looking at the folder, and reading, writing or removing files, may take (seconds).
 _LIMIT: Final = 10.0
-#: How often files are looked for that are to come (seconds).
-_SEEK_INTERVAL: Final = 0.02
-#: How long a step waits for a sequence that is to come (seconds).
-_WAIT_LIMIT: Final = 30.0
-#: How often other servers are told which sequences are about to be left, and it is looked which they want first
-#: (seconds).
-_TELL_INTERVAL: Final = 1.0
-_WANTED_INTERVAL: Final = 0.05
-#: The folder of the lists of those.
+#: The folder of the lists of servers.
 _LISTS: Final = "servers"
 
-
-#: Returns the open sequences that have states, as pairs of the name of a model and an id.
-OpenSequences: TypeAlias = Callable[[], Iterable[tuple[str, str]]]
 #: Begins to leave some of these, as far as they are open and rest.
 Leave: TypeAlias = Callable[[Iterable[tuple[str, str]]], None]
 
@@ -86,9 +76,11 @@ class Left(NamedTuple):
     """A sequence that another server has left: what its scheduler and its worker knew of it.
 
     Attributes:
+        version: The version that it is of.
         is_over: Whether it has been idle for too long.
     """
 
+    version: str
     sequence: LeftSequence
     given: memoryview
     is_over: bool
@@ -111,16 +103,17 @@ class HandoverFolder:
     def __init__(self, folder: Path, *, is_shared: bool = False) -> None:
         self._folder = folder
         self._disk = Disk()
-        self._departures = Departures(folder / _LISTS) if is_shared else None
+        self._whereabouts = Whereabouts(folder / _LISTS, partial(_files_among, folder)) if is_shared else None
         #: What earlier servers have left, by the name of the folder of a model.
         self._found: dict[str, dict[str, _Found]] = {}
         self._left: dict[str, LeftSequences] = {}
-        self._announcing: asyncio.Task[None] | None = None
+        #: The names of models, by those of their folders.
+        self._models: dict[str, str] = {}
 
     @property
     def is_shared(self) -> bool:
-        """Whether other servers have to be told what this one is about to leave."""
-        return self._departures is not None
+        """Whether other servers may have the sequences, and are to be told which this one has."""
+        return self._whereabouts is not None
 
     async def look(self) -> None:
         """Note which sequences there are; remove those that are over."""
@@ -136,7 +129,8 @@ class HandoverFolder:
         if (left := self._left.get(model)) is None:
             name = name_of(model)
             files = self._found.pop(name, {})
-            left = self._left[model] = LeftSequences(self._folder / name, self._disk, files, self._departures)
+            left = self._left[model] = LeftSequences(self._folder / name, self._disk, files, self._whereabouts)
+            self._models[name] = model
         return left
 
     async def settle(self) -> None:
@@ -145,51 +139,31 @@ class HandoverFolder:
             async with left.changing_hands:
                 pass
 
-    async def announce(self, open_sequences: OpenSequences, leave: Leave) -> None:
-        """Tell servers on this folder which sequences this one is about to leave, from now on until `has_left`.
+    def share(self, is_open: Callable[[str, str], bool], leave: Leave) -> None:
+        """Tell servers on this folder which sequences this one has, from now on until `has_left`.
 
-        Those that others ask for are left at once.
+        ``is_open`` tells whether a sequence of a model is open here. Those that others ask for are left to them.
         """
-        if self._departures is None or self._announcing is not None or not self._left:
-            return
-        for left in self._left.values():
-            left.is_leaving = True
-        await self._tell(self._departures, open_sequences)
-        announcing = self._announce(self._departures, open_sequences, leave)
-        self._announcing = in_background(announcing, "telling which sequences are left")
+        if self._whereabouts is not None:
+            self._whereabouts.start(partial(self._has, is_open), partial(self._leave, leave))
 
-    async def _announce(self, departures: Departures, open_sequences: OpenSequences, leave: Leave) -> None:
-        while True:
-            until = time.monotonic() + _TELL_INTERVAL
-            while time.monotonic() < until:
-                await asyncio.sleep(_WANTED_INTERVAL)
-                models = {left.name: model for model, left in self._left.items()}
-                with contextlib.suppress(OSError):  # which the next list tells
-                    wanted = await departures.wanted()
-                    leave((models[name], each) for name, each in wanted if name in models)
-            await self._tell(departures, open_sequences)
+    def _has(self, is_open: Callable[[str, str], bool], wanted: Wanted) -> bool:
+        """Whether others are to ask this server for a sequence."""
+        model = self._models[wanted.model]
+        return wanted.sequence_id in self._left[model].fetching or is_open(model, wanted.sequence_id)
 
-    async def _tell(
-        self,
-        departures: Departures,
-        open_sequences: OpenSequences,
-        *,
-        has_left: bool = False,
-    ) -> None:
-        names = {left.name: [*left.gone] for left in self._left.values()}
-        for model, sequence_id in open_sequences():
-            names[name_of(model)].append(name_of(sequence_id))
-        try:
-            await departures.announce(names, has_left=has_left)
-        except OSError as error:
-            logger.warning("Other servers cannot be told which sequences in memory this one leaves: %s", error)
+    def _leave(self, leave: Leave, wanted: Iterable[Wanted]) -> None:
+        known = [each for each in wanted if each.model in self._models]
+        for each in known:  # perhaps it is not open, although the list says so
+            self._left[self._models[each.model]].changed(each.sequence_id)
+        leave([(self._models[each.model], each.sequence_id) for each in known])
 
-    async def has_left(self, open_sequences: OpenSequences) -> None:
+    async def has_left(self, open_sequences: Iterable[tuple[str, str]]) -> None:
         """Tell that no more will come; what is still open is lost. Wait until files are gone that are to go."""
-        if self._departures is not None and self._announcing is not None:
-            self._announcing.cancel()
-            await asyncio.wait([self._announcing])
-            await self._tell(self._departures, open_sequences, has_left=True)
+        if self._whereabouts is not None:
+            lost = [f"{name_of(model)}/{name_of(sequence_id)}" for model, sequence_id in open_sequences]
+            with contextlib.suppress(OSError):  # they take this one for dead
+                await self._whereabouts.end(lost)
         await asyncio.gather(*(left.removed() for left in self._left.values()))
 
 
@@ -200,99 +174,58 @@ class LeftSequences:
         folder: The one of the model.
         disk: What this runs on that blocks.
         files: Those that earlier servers have left, by the names of their sequences.
-        departures: What other servers on the folder are about to leave; None if there are none.
+        whereabouts: What other servers have on the folder; None if there are none.
     """
 
     def __init__(
-        self, folder: Path, disk: Disk, files: dict[str, _Found], departures: Departures | None = None
+        self,
+        folder: Path,
+        disk: Disk,
+        files: dict[str, _Found],
+        whereabouts: Whereabouts[_Found] | None = None,
     ) -> None:
-        self._folder, self._disk, self._files, self._departures = folder, disk, files, departures
-        #: Whether files may come that this does not know of.
-        self.is_shared = departures is not None
-        #: What the model is called in file names.
-        self.name = folder.name
-        #: Whether this server stops, and which sequences it has left or lost since it began to, by their names.
-        self.is_leaving = False
-        self.gone = set[str]()
-        #: The names of those that it has taken from others: that their files are gone means nothing.
-        self._taken = set[str]()
+        self._folder, self._disk, self._files, self._whereabouts = folder, disk, files, whereabouts
+        #: Whether other servers may have sequences, which this does not know of.
+        self.is_shared = whereabouts is not None
         #: Held while they change hands within this process, as they do when a version is loaded again.
         self.changing_hands = asyncio.Lock()
         #: By sequence, the latest attempt to give it to a worker.
         self.fetching: dict[str, asyncio.Task[None]] = {}
         #: The version of each that is about to be left, by the name of its sequence, and whether it is lost after all.
         self._coming: dict[str, tuple[str, asyncio.Future[bool]]] = {}
-        #: The ids of those that are looked for, and whether they are lost, by their names; set when there is one more.
-        self._sought: dict[str, tuple[str, asyncio.Future[bool]]] = {}
-        self._one_more = asyncio.Event()
-        #: Whether the last look has failed.
-        self._is_blind = False
-        #: The names of those that a server which leaves them was asked for.
-        self._asked_for = set[str]()
         #: Files that are being removed.
         self._removing = set[asyncio.Task[None]]()
 
-    async def find(self, sequence_id: str) -> bool:
-        """Look for the file of a sequence that another server may have left, and wait for one that is to come.
+    async def find(self, sequence_id: str, limit: float) -> bool:
+        """Look for the file of a sequence that another server may have left, or has, and is asked for then.
 
-        Return whether the sequence is lost. A disk that gives no answer has no files.
+        Return whether the sequence is lost. A disk that gives no answer has no files. Raises TimeoutError: another
+        server has it, and has not left it within ``limit`` seconds.
         """
         name = name_of(sequence_id)
         found = self._files.get(name)
-        if self._departures is None or name in self._coming or (found is not None and found.path.name != name):
+        if self._whereabouts is None or name in self._coming or (found is not None and found.path.name != name):
             return False  # no other server has it
-        if (sought := self._sought.get(name)) is None:
-            if not self._sought:
-                in_background(self._seek(self._departures), "looking for sequences that other servers have left")
-            sought = self._sought[name] = sequence_id, asyncio.get_running_loop().create_future()
-            self._one_more.set()
-        try:
-            async with asyncio.timeout(_WAIT_LIMIT):
-                return await asyncio.shield(sought[1])
-        except TimeoutError:
-            self._sought.pop(name, None)
-            return True
+        place, found = await self._whereabouts.seek(*self._named(sequence_id), limit)
+        self._files.pop(name, None)
+        if found is not None:
+            self._files[name] = found
+        return place is Place.lost
 
-    async def _seek(self, departures: Departures) -> None:
-        """Look for all that are sought, together, until there are none."""
-        try:
-            while self._sought:
-                self._one_more.clear()
-                await self._seek_once(departures)
-                if self._sought:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_SEEK_INTERVAL):
-                            await self._one_more.wait()
-        finally:  # steps wait for it
-            while self._sought:
-                self._sought.popitem()[1][1].set_result(False)
+    def changed(self, sequence_id: str) -> None:
+        """Note that a sequence may have been opened or closed here."""
+        if self._whereabouts is not None:
+            self._whereabouts.changed(*self._named(sequence_id))
 
-    async def _seek_once(self, departures: Departures) -> None:
-        names, found, is_known = [*self._sought], dict[str, _Found](), True
-        try:
-            found = await departures.look(partial(_files_among, self._folder, names))
-        except OSError as error:
-            if not self._is_blind:
-                logger.warning("What other servers have left of sequences cannot be looked for: %s", error)
-            is_known = False
-        self._is_blind = not is_known
-        if not departures.any:
-            self._taken.clear()
-        for name in names:
-            expected = None
-            self._files.pop(name, None)
-            if name in found:
-                self._files[name] = found[name]
-            elif name in self.gone:
-                expected = Expected.gone
-            elif name not in self._taken:
-                expected = departures.expected(self.name, name)
-            if name in self._sought and (expected is not Expected.coming or not is_known):
-                self._sought.pop(name)[1].set_result(expected is not None)
-        if self._asked_for != (coming := {name for name in names if name in self._sought}):
-            self._asked_for = coming
-            with contextlib.suppress(OSError):  # they come later then
-                await departures.ask_for(self.name, [self._sought[name][0] for name in coming])
+    def keeps(self, sequence_id: str) -> None:
+        """Note that a sequence which is open here cannot be left to others, for which it is lost."""
+        if self._whereabouts is not None:
+            self._whereabouts.keeps(*self._named(sequence_id))
+
+    def _named(self, sequence_id: str) -> tuple[str, Wanted]:
+        """Return the name of a sequence among those of all models, and how other servers are asked for it."""
+        model = self._folder.name
+        return f"{model}/{name_of(sequence_id)}", Wanted(model, sequence_id)
 
     def version_of(self, sequence_id: str) -> str | None:
         """Return the version of a sequence that is there, or is to come; None if there is none."""
@@ -316,19 +249,14 @@ class LeftSequences:
         """Let others of this process have a sequence that was written, and given up."""
         name = name_of(sequence_id)
         self._files[name] = _Found(version, self._folder / name)
-        self._is_gone(name)
         self._came(name, is_lost=False)
 
     def absent(self, sequence_id: str, *, is_lost: bool) -> None:
-        """Note that a sequence which was expected is over, or has nothing to be left."""
-        name = name_of(sequence_id)
-        if is_lost:
-            self._is_gone(name)
-        self._came(name, is_lost=is_lost)
-
-    def _is_gone(self, name: str) -> None:
-        if self.is_leaving:
-            self.gone.add(name)
+        """Note that a sequence is over, or has nothing to be left."""
+        if self._whereabouts is not None:
+            (self._whereabouts.lost if is_lost else self._whereabouts.changed)(*self._named(sequence_id))
+        if self._coming:
+            self._came(name_of(sequence_id), is_lost=is_lost)
 
     def lose_expected(self) -> None:
         """Note that all that is still expected is lost."""
@@ -378,12 +306,19 @@ class LeftSequences:
             self._files[name] = _Found(found.version, taken)
         return await self._disk.run(partial(_take, path, taken), _LIMIT)
 
+    async def put_back(self, sequence_id: str) -> None:
+        """Let other servers have a sequence again that this one has read, and does not begin."""
+        name = name_of(sequence_id)
+        found = self._files.get(name)
+        if self.is_shared and found is not None and found.path.name != name:
+            with contextlib.suppress(OSError):  # then this one may read it again
+                await self._disk.run(partial(found.path.rename, self._folder / name), _LIMIT)
+                self._files[name] = _Found(found.version, self._folder / name)
+
     def forget(self, sequence_id: str) -> None:
         """Remove a sequence, which has a worker now, or is of no use."""
         name = name_of(sequence_id)
         if (found := self._files.pop(name, None)) is not None:
-            self._taken.add(name)
-            self.gone.discard(name)
             self._remove(lambda: [found.path])
 
     def drop(self) -> None:
@@ -436,13 +371,12 @@ def _files_in(folder: Path) -> dict[str, dict[str, _Found]]:
     return found
 
 
-def _files_among(folder: Path, names: Iterable[str]) -> dict[str, _Found]:
-    """Return the files of those of these sequences that have one."""
-    try:
-        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))  # a client of NFS asks its server again
-    except FileNotFoundError:
-        return {}
+def _files_among(folder: Path, names: Collection[str]) -> dict[str, _Found]:
+    """Return the files of those of these sequences that have one; a name is that of the model's folder, and its own."""
     found: dict[str, _Found] = {}
+    for model in {name.partition("/")[0] for name in names}:
+        with contextlib.suppress(FileNotFoundError):
+            os.close(os.open(folder / model, os.O_RDONLY | os.O_DIRECTORY))  # a client of NFS asks its server again
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             known = _known_in(folder / name)
@@ -508,7 +442,8 @@ def _read(content: bytes) -> Left:
     end = _NUMBER.size + _NUMBER.unpack_from(checked)[0]
     known = _Known(*msgpack.unpackb(checked[_NUMBER.size : end]))
     time_left = math.inf if known.time_left is None else known.time_left
-    return Left(LeftSequence(tuple(known.tokens), time_left), checked[end:], known.ends_at <= time.time())
+    sequence = LeftSequence(tuple(known.tokens), time_left)
+    return Left(known.version, sequence, checked[end:], known.ends_at <= time.time())
 
 
 def _unlink(paths: Callable[[], Iterable[Path]]) -> None:

@@ -24,8 +24,9 @@ from ts.protocol.messages import MOVE_FAILED, NOT_ENCODABLE, STATE_PIECE, TAKE
 
 logger = logging.getLogger(__name__)
 
-#: How long a worker may take to have a sequence (seconds).
+#: How long a worker may take to have a sequence, and another server to leave it (seconds).
 _TAKE_LIMIT: Final = 10.0
+_WAIT_LIMIT: Final = 30.0
 
 
 class NextServer:
@@ -160,7 +161,10 @@ class Inheritance:
         ``take_over`` gets the steps that have waited. Further steps of those that are ``expected`` wait there.
         """
         self._left.expect(self._version, expected)
-        self._handover.final = NextServer(self._left, self._version, self._scheduler, self._now, take_over)
+        self._handover.final = self._next(take_over)
+
+    def _next(self, take_over: Callable[[Any], None]) -> NextServer:
+        return NextServer(self._left, self._version, self._scheduler, self._now, take_over)
 
     async def leave_all(self, limit: float) -> None:
         """Leave the sequences to the next server, or where they go by `leave`, within ``limit`` seconds."""
@@ -177,8 +181,8 @@ class Inheritance:
 
     async def leave_wanted(self, sequence_ids: Iterable[str], limit: float) -> None:
         """Leave those of these sequences that rest to the server which asks for them, within ``limit`` seconds."""
-        self._begin()
-        await self._handover.leave_wanted(sequence_ids, limit)
+        for each in await self._handover.leave_wanted(sequence_ids, limit, self._next(self._take_over)):
+            self._left.keeps(each)
 
     def _begin(self) -> None:
         """Let all sequences that move from now on go to the next server, unless they go elsewhere already."""
@@ -187,14 +191,20 @@ class Inheritance:
 
     def closed(self, sequence_id: str, *, is_lost: bool) -> None:
         """Note that a sequence is over which others may expect."""
-        self._left.absent(sequence_id, is_lost=is_lost)
+        if self._left.is_shared or self._handover.final is not None:
+            self._left.absent(sequence_id, is_lost=is_lost)
 
     def fetch(self, sequence: Sequence, worker: Worker) -> None:
         """Give a worker what another server has left of a sequence, once an earlier attempt to do so is over."""
         fetching, earlier = self._left.fetching, self._left.fetching.get(sequence.id)
         task = in_background(self._fetch_after(earlier, sequence, worker), f"fetching the sequence {sequence.id!r}")
         fetching[sequence.id] = task
-        task.add_done_callback(lambda _: fetching.pop(sequence.id) if fetching[sequence.id] is task else None)
+        task.add_done_callback(partial(self._fetched, sequence.id))
+
+    def _fetched(self, sequence_id: str, task: asyncio.Task[None]) -> None:
+        if self._left.fetching[sequence_id] is task:
+            del self._left.fetching[sequence_id]
+        self._left.changed(sequence_id)
 
     async def _fetch_after(self, earlier: asyncio.Task[None] | None, sequence: Sequence, worker: Worker) -> None:
         fetched = _LOST
@@ -209,48 +219,76 @@ class Inheritance:
         """Let another version run the steps of a sequence that is found to be of that version."""
         jobs: Iterable[Any] = sequence.queue
         taken = self._scheduler.take_waiting([job for job in jobs if job.may_be_handed_over], self._now())
-        for job in [job for job in jobs if not job.may_be_handed_over]:
-            self._perform(partial(self._scheduler.cancel, job.id, cause=Cause.sequence_moved))
+        self._refuse(sequence)
         for job in taken:  # once the sequence is closed here
             asyncio.get_running_loop().call_soon(take_over, job)
 
+    def _refuse(self, sequence: Sequence) -> None:
+        """Refuse the steps that wait for a sequence which another version or server goes on with."""
+        for job in sequence.queue:
+            self._perform(partial(self._scheduler.cancel, job.id, cause=Cause.sequence_moved))
+
     async def _fetch(self, sequence: Sequence, worker: Worker) -> _Fetched:
         left, sequence_id = self._left, sequence.id
-        is_leaving = self._handover.final is not None  # then others wait for this one
-        is_lost = (not is_leaving and await left.wait_for(sequence_id)) or await left.find(sequence_id)
-        version = left.version_of(sequence_id)
-        if version is None:  # there is none, or an earlier attempt, whose sequence is over, has got it
-            if is_lost:
-                logger.warning("Sequence %r, which another server had, is lost", sequence_id)
-            return _LOST if is_lost else _Fetched(None)
-        if version != self._version and (take_over := self._runs(version)) is not None:
-            self._pass_on(sequence, take_over)
+        read = await self._read(sequence)
+        if isinstance(read, _Fetched):
+            return read
+        if read.is_over:
+            left.forget(sequence_id)
+            return _Fetched(read.sequence, CloseReason.idle)
+        taken = await _take(worker, sequence_id, read, "" if read.version == self._version else read.version)
+        if sequence.state is CLOSED:  # its steps open it again, perhaps at another worker, or server
+            if worker.ready:
+                worker.end_sequence(sequence_id, CloseReason.suspended.value, boot_time())
+            await left.put_back(sequence_id)
             return _Fetched(None)
-        try:
-            read = await left.read(sequence_id)
-        except (Damaged, OSError) as error:
-            refusal = Refusal(NOT_ENCODABLE, f"its file cannot be read: {error}")
-        else:
-            if read is None:
-                left.forget(sequence_id)
+        if taken == []:
+            left.forget(sequence_id)
+            self._metrics.handover.moved.inc()
+            return _Fetched(read.sequence)
+        return self._lose(sequence_id, refusal_in(taken))
+
+    async def _read(self, sequence: Sequence) -> Left | _Fetched:
+        """Return what another server has left of a sequence, or what has become of that."""
+        left, sequence_id = self._left, sequence.id
+        until = self._now() + _WAIT_LIMIT
+        while True:
+            is_leaving = self._handover.final is not None  # then others wait for this one
+            try:
+                is_lost = not is_leaving and await left.wait_for(sequence_id)
+                is_lost = is_lost or await left.find(sequence_id, until - self._now())
+            except TimeoutError:
+                logger.warning("Another server has not left the sequence %r within %g s", sequence_id, _WAIT_LIMIT)
+                self._refuse(sequence)
+                return _Fetched(None)
+            version = left.version_of(sequence_id)
+            if version is None:  # there is none, or an earlier attempt, whose sequence is over, has got it
+                if is_lost:
+                    logger.warning("Sequence %r, which another server had, is lost", sequence_id)
+                return _LOST if is_lost else _Fetched(None)
+            if version != self._version and (take_over := self._runs(version)) is not None:
+                self._pass_on(sequence, take_over)
+                return _Fetched(None)
+            if sequence.state is CLOSED and left.is_shared:  # others may have the file
+                return _Fetched(None)
+            try:
+                read = await left.read(sequence_id)
+            except (Damaged, OSError) as error:
+                return self._lose(sequence_id, Refusal(NOT_ENCODABLE, f"its file cannot be read: {error}"))
+            if read is not None:
+                return read
+            left.forget(sequence_id)
+            if not left.is_shared:
                 logger.warning("Sequence %r, which a server has left, was taken by another one", sequence_id)
                 return _LOST
-            if read.is_over:
-                left.forget(sequence_id)
-                return _Fetched(read.sequence, CloseReason.idle)
-            taken = await _take(worker, sequence_id, read, "" if version == self._version else version)
-            if sequence.state is CLOSED:  # its steps open it again, perhaps at another worker
-                if worker.ready:
-                    worker.end_sequence(sequence_id, CloseReason.suspended.value, boot_time())
-                return _Fetched(None)
-            if taken == []:
-                left.forget(sequence_id)
-                self._metrics.handover.moved.inc()
-                return _Fetched(read.sequence)
-            refusal = refusal_in(taken)
+            # Another one was faster, and has the sequence now.
+
+    def _lose(self, sequence_id: str, refusal: Refusal) -> _Fetched:
+        """Give up a sequence whose file is of no use."""
         logger.warning("Sequence %r, which a server has left, is lost: %s", sequence_id, refusal.text)
         self._metrics.handover.refused[refusal.reason].inc()
-        left.forget(sequence_id)
+        self._left.forget(sequence_id)
+        self._left.absent(sequence_id, is_lost=True)
         return _LOST
 
 

@@ -112,6 +112,7 @@ class ModelRegistry(ServedModels):
         """
         await self._assembly.start()
         await self._handover.look()
+        self._handover.share(self._has_in_memory, self._leave_wanted)
         # In threads, as a disk may hang.
         self.restored = await asyncio.to_thread(self._restore, self._settings)
         wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings, self.restored)))
@@ -288,15 +289,6 @@ class ModelRegistry(ServedModels):
         for model in (*self._all(), *self._unserved):
             model.dispatcher.refuse_new_jobs(Cause.draining)
 
-    @property
-    def announces_leaving(self) -> bool:
-        """Whether `announce_leaving` has anybody to tell."""
-        return self._handover.is_shared
-
-    async def announce_leaving(self) -> None:
-        """Tell the other servers, if some share a folder, which sequences in memory this one is about to leave."""
-        await self._handover.announce(self._sequences_in_memory, self._leave_wanted)
-
     def _leave_wanted(self, wanted: Iterable[tuple[str, str]]) -> None:
         of_model: dict[str, list[str]] = {}
         for name, sequence_id in wanted:
@@ -313,6 +305,9 @@ class ModelRegistry(ServedModels):
             for model in (*self._all(), *self._unserved)
             if (inheritance := model.dispatcher.inheritance) is not None
         ]
+
+    def _has_in_memory(self, name: str, sequence_id: str) -> bool:
+        return any(each.scheduler.sequence(sequence_id) for each in self._in_memory() if each.name == name)
 
     def _sequences_in_memory(self) -> Iterator[tuple[str, str]]:
         for model in self._in_memory():
@@ -344,10 +339,9 @@ class ModelRegistry(ServedModels):
 
     async def leave_sequences(self) -> None:
         """Leave all sequences in memory that are open to the next server."""
-        await self.announce_leaving()
         await self._sequences_have_settled()
         await asyncio.gather(*(model.inheritance.leave_all(_LEAVE_LIMIT) for model in self._in_memory()))
-        await self._handover.has_left(self._sequences_in_memory)
+        await self._handover.has_left(self._sequences_in_memory())
 
     async def close(self) -> None:
         """End every model; open jobs and later calls fail with the cause that the server is shutting down."""

@@ -1,0 +1,289 @@
+"""The lists in which servers on a folder tell each other which sequences in memory they have, and ask for others.
+
+Each server appends to a list of its own: `+` and the name of a sequence before it begins that or takes its file, `-`
+when it has it no more, and `!` when that is lost or cannot be left to others. It changes the time of the list each
+second, to show that it lives. So a sequence that is not over is in a file, or in the list of the server that has it:
+where it changes hands, for a moment in both. What a server waits for is in a second file, which is replaced.
+
+All of this blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from ts.protocol.regular_files import open_regular, read_regular_text
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F")
+
+#: How the names end of lists, and of what servers wait for.
+_OPEN: Final = ".open"
+_WANTED: Final = ".wanted"
+#: For how long these count after they were written last, by the clock of the folder (seconds).
+_KEPT: Final = {_OPEN: 3600.0, _WANTED: 60.0}
+#: After how many seconds a server has died whose list has not changed.
+_DEAD: Final = 10.0
+#: How often a list shows that its server lives, and those of others are read although nothing is looked for (seconds).
+_SIGN_INTERVAL: Final = 1.0
+#: The most bytes of a list: that is a million sequences.
+_MOST_BYTES: Final = 80_000_000
+#: A list is written anew once it has this many lines more than twice as many as it needs.
+_SPARE_LINES: Final = 1_000
+
+HAS: Final = "+"
+LACKS: Final = "-"
+LOST: Final = "!"
+
+
+class Place(Enum):
+    """Where a sequence is that this server does not have."""
+
+    left = auto()
+    elsewhere = auto()
+    lost = auto()
+    nowhere = auto()
+
+
+class Wanted(NamedTuple):
+    """A sequence that a server asks for: the name of the folder of its model, and its id."""
+
+    model: str
+    sequence_id: str
+
+
+class Seen(NamedTuple, Generic[F]):
+    """What was seen.
+
+    Attributes:
+        places: Of the sequences that were sought.
+        files: Of those that are left.
+        wanted: What other servers ask for.
+        problem: Why the own list could not be written.
+    """
+
+    places: dict[str, Place]
+    files: Mapping[str, F]
+    wanted: list[Wanted]
+    problem: OSError | None
+
+
+@dataclass(slots=True)
+class _List:
+    """The list of another server.
+
+    Attributes:
+        stamp: What changes when its server shows that it lives.
+        heard_at: When that was last seen, by `time.monotonic`.
+        end: Up to which byte it was read.
+        marks: What it says, by the names of sequences.
+    """
+
+    inode: int
+    stamp: tuple[int, int]
+    heard_at: float
+    end: int = 0
+    marks: dict[str, str] = field(default_factory=dict)
+
+
+class ServerLists(Generic[F]):
+    """Those of all servers on a folder.
+
+    Args:
+        files: Returns the files of those of these sequences that have one.
+    """
+
+    def __init__(self, folder: Path, files: Callable[[Collection[str]], Mapping[str, F]]) -> None:
+        self._folder, self._files = folder, files
+        name = secrets.token_hex(8)
+        self._own, self._own_wanted = folder / f"{name}{_OPEN}", folder / f"{name}{_WANTED}"
+        #: What the own list says, whether its file does, with how many lines, and when that was written.
+        self._marks: dict[str, str] = {}
+        self._is_whole, self._lines, self._written_at = False, 0, 0.0
+        #: The time of the folder when it was.
+        self._folder_time = time.time()
+        self._asks_for: list[Wanted] = []
+        self._others: dict[str, _List] = {}
+        self._read_at = 0.0
+        #: Names of lists that cannot be read, which is told once.
+        self._unreadable = set[str]()
+
+    def look(self, marks: Mapping[str, str], sought: Mapping[str, Wanted]) -> Seen[F]:
+        """Change marks in the own list; look for sequences, and what others want.
+
+        What is found, or is nowhere, is listed as the own one before this returns. What others have is asked for.
+        Raises OSError: the folder cannot be read.
+        """
+        if not self._is_whole:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files: Mapping[str, F] = {}
+        places: dict[str, Place] = {}
+        if sought or time.monotonic() - self._read_at >= _SIGN_INTERVAL:
+            self._read_lists()
+        if sought:
+            files = self._files(sought)
+            places = {name: Place.left if name in files else self.place(name) for name in sought}
+            if Place.nowhere in places.values():  # it may have been taken by a server whose list was read before
+                self._read_lists()
+                places |= {name: self.place(name) for name, place in places.items() if place is Place.nowhere}
+        problem = None
+        mine = {name: HAS if place in (Place.left, Place.nowhere) else LACKS for name, place in places.items()}
+        try:
+            self._write({name: mark for name, mark in {**marks, **mine}.items() if self._mark_of(name) != mark})
+            self._ask([sought[name] for name, place in places.items() if place is Place.elsewhere])
+        except OSError as error:
+            problem = error
+        return Seen(places, files, self._read_wanted(), problem)
+
+    def place(self, name: str) -> Place:
+        """Return where a sequence is that has no file, as far as this has read."""
+        place = Place.nowhere
+        for other in self._others.values():
+            if (mark := other.marks.get(name)) is not None:
+                if mark == HAS and self._read_at - other.heard_at < _DEAD:
+                    return Place.elsewhere
+                place = Place.lost
+        return place
+
+    def end(self, lost: Iterable[str]) -> None:
+        """Say that this server has ended, with which these sequences are lost. Raises OSError."""
+        self._ask([])
+        self._marks = dict.fromkeys(lost, LOST)
+        if self._marks:
+            self._write_all()
+        else:
+            self._own.unlink(missing_ok=True)
+
+    def _mark_of(self, name: str) -> str:
+        return self._marks.get(name, LACKS)
+
+    def _write(self, marks: Mapping[str, str]) -> None:
+        """Change the own list, or show that this server lives."""
+        for name, mark in marks.items():
+            if mark == LACKS:
+                self._marks.pop(name, None)
+            else:
+                self._marks[name] = mark
+        self._lines += len(marks)
+        is_whole, self._is_whole = self._is_whole, False  # until it is written
+        if not is_whole or self._lines > 2 * len(self._marks) + _SPARE_LINES:
+            self._write_all()
+        elif marks or time.monotonic() - self._written_at >= _SIGN_INTERVAL:
+            with open(os.open(self._own, os.O_WRONLY | os.O_APPEND), "w", encoding="ascii") as file:
+                file.write(_lines_of(marks))
+            os.utime(self._own)
+            self._is_written()
+        self._is_whole = True
+
+    def _write_all(self) -> None:
+        _replace(self._own, _lines_of(self._marks))
+        self._lines = len(self._marks)
+        self._is_written()
+
+    def _is_written(self) -> None:
+        self._written_at, self._folder_time = time.monotonic(), self._own.stat().st_mtime
+
+    def _ask(self, wanted: list[Wanted]) -> None:
+        if wanted == self._asks_for:
+            return
+        self._asks_for = wanted
+        if wanted:
+            _replace(self._own_wanted, json.dumps(wanted))
+        else:
+            self._own_wanted.unlink(missing_ok=True)
+
+    def _paths(self, ending: str) -> Iterable[Path]:
+        """Return the files of other servers, except those that count no more, which are removed."""
+        for name in os.listdir(self._folder):  # noqa: PTH208 - ten times as fast
+            path = self._folder / name
+            if name.startswith(".") or not name.endswith(ending) or path in (self._own, self._own_wanted):
+                continue
+            with contextlib.suppress(OSError):  # it is gone
+                if path.stat().st_mtime < self._folder_time - _KEPT[ending]:
+                    path.unlink()
+                else:
+                    yield path
+
+    def _read_lists(self) -> None:
+        now = time.monotonic()
+        gap, self._read_at = now - self._read_at, now
+        lists: dict[str, _List] = {}
+        for path in self._paths(_OPEN):
+            known = self._others.get(path.name)
+            if known is not None and gap > 2 * _SIGN_INTERVAL:  # nobody has listened, so nobody was silent
+                known.heard_at += gap
+            try:
+                lists[path.name] = _read_list(path, known, now)
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError) as error:
+                self._warn(path, error)
+        self._others = lists
+
+    def _read_wanted(self) -> list[Wanted]:
+        wanted: list[Wanted] = []
+        for path in self._paths(_WANTED):
+            try:
+                wanted += [Wanted(*each) for each in json.loads(read_regular_text(path, _MOST_BYTES, follow=False))]
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError, TypeError, RecursionError) as error:
+                self._warn(path, error)
+        return [each for each in wanted if isinstance(each.model, str) and isinstance(each.sequence_id, str)]
+
+    def _warn(self, path: Path, error: Exception) -> None:
+        if path.name not in self._unreadable:
+            self._unreadable.add(path.name)
+            logger.warning("What another server says of its sequences in memory cannot be read: %s: %s", path, error)
+
+
+def _read_list(path: Path, known: _List | None, now: float) -> _List:
+    """Return a list, of which some may be known. Raises OSError; ValueError: it is too large."""
+    with open(open_regular(path, follow=False), "rb") as file:  # a client of NFS asks its server again
+        about = os.fstat(file.fileno())
+        if about.st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes, the most that is read")
+        stamp = about.st_mtime_ns, about.st_size
+        if known is None or known.inode != about.st_ino or known.end > about.st_size:
+            known = _List(about.st_ino, stamp, now)
+        elif known.stamp != stamp:
+            known.stamp, known.heard_at = stamp, now
+        if about.st_size > known.end:
+            file.seek(known.end)
+            read = file.read(about.st_size - known.end)
+            whole = read[: read.rfind(b"\n") + 1]  # the rest is being written
+            known.end += len(whole)
+            for line in whole.decode("ascii", "replace").split("\n"):
+                mark, name = line[:1], line[1:]
+                if mark == LACKS:
+                    known.marks.pop(name, None)
+                elif mark in (HAS, LOST):
+                    known.marks[name] = mark
+    return known
+
+
+def _lines_of(marks: Mapping[str, str]) -> str:
+    return "".join([f"{mark}{name}\n" for name, mark in marks.items()])
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that appears whole, and need not outlive the machine: it is not flushed to the disk."""
+    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with open(os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text)
+        partial_path.replace(path)
+    except OSError:
+        partial_path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,143 @@
+"""Which of the servers on a folder has which sequence in memory: this one tells the others, looks for, and is asked.
+
+One task does all of it, several times a second: `ServerLists` is what it reads and writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from torchserve_py.base.background_tasks import in_background
+from torchserve_py.core.handover.disk import Disk
+from torchserve_py.core.handover.server_lists import HAS, LACKS, LOST, Place, Seen, ServerLists, Wanted
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F")
+
+#: How often it is looked what other servers want, and for what is to come (seconds).
+_WANTED_INTERVAL: Final = 0.1
+_SEEK_INTERVAL: Final = 0.02
+#: How long a look may take (seconds).
+_LIMIT: Final = 2.0
+#: Of how many sequences others are told that they are lost; the oldest are forgotten.
+_MOST_LOST: Final = 10_000
+
+#: Whether this server has a sequence of a model open.
+IsOpen = Callable[[Wanted], bool]
+
+
+class _Sought(NamedTuple, Generic[F]):
+    """A sequence that is looked for."""
+
+    wanted: Wanted
+    found: asyncio.Future[tuple[Place, F | None]]
+
+
+class Whereabouts(Generic[F]):
+    """Tells and learns where sequences are.
+
+    Args:
+        folder: The one of the lists.
+        files: Returns the files of those of these sequences that have one; it blocks.
+    """
+
+    def __init__(self, folder: Path, files: Callable[[Collection[str]], Mapping[str, F]]) -> None:
+        self._lists = ServerLists(folder, files)
+        #: Its own, since these looks wait for no state that is read or written.
+        self._disk = Disk()
+        self._sought: dict[str, _Sought[F]] = {}
+        #: Those of which the list is to say what is so now.
+        self._changed: dict[str, Wanted] = {}
+        #: Those that were lost here, and those that are open and cannot be left to others.
+        self._lost: dict[str, None] = {}
+        self._kept = set[str]()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_blind = False
+
+    def start(self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None]) -> None:
+        """Begin to tell other servers what is open here, and to leave what they ask for."""
+        self._task = in_background(self._run(is_open, leave), "telling other servers which sequences this one has")
+
+    async def end(self, still_open: Iterable[str]) -> None:
+        """Tell the other servers that this one has ended, with the sequences that are still open. Raises OSError."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        lost = [*self._lost, *still_open]
+        await self._disk.run(lambda: self._lists.end(lost), _LIMIT)
+
+    def changed(self, name: str, wanted: Wanted) -> None:
+        """Note that a sequence may have been opened or closed."""
+        self._changed[name] = wanted
+
+    def lost(self, name: str, wanted: Wanted) -> None:
+        """Note that a sequence was lost here."""
+        self._lost[name] = None
+        if len(self._lost) > _MOST_LOST:
+            del self._lost[next(iter(self._lost))]
+        self.changed(name, wanted)
+
+    def keeps(self, name: str, wanted: Wanted) -> None:
+        """Note that a sequence which is open cannot be left to others, for which it is lost."""
+        self._kept.add(name)
+        self.changed(name, wanted)
+
+    async def seek(self, name: str, wanted: Wanted, limit: float) -> tuple[Place, F | None]:
+        """Look for a sequence that is to open here; return its file, or that it is lost, or nowhere.
+
+        One that another server has is asked for; raises TimeoutError: that has not left it within ``limit`` seconds.
+        """
+        if (sought := self._sought.get(name)) is None:
+            sought = self._sought[name] = _Sought(wanted, asyncio.get_running_loop().create_future())
+            self._wake.set()
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.shield(sought.found)
+        except TimeoutError:
+            self._sought.pop(name, None)
+            raise
+
+    async def _run(self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None]) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SEEK_INTERVAL if self._sought else _WANTED_INTERVAL):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._look(is_open, leave)
+            except Exception:  # a defect of the server: others would take it for dead
+                logger.exception("Other servers could not be told of sequences in memory this time")
+
+    async def _look(self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None]) -> None:
+        changed, self._changed = self._changed, {}
+        sought = {name: each.wanted for name, each in self._sought.items()}
+        marks = {name: self._mark(name, is_open(each)) for name, each in changed.items() if name not in sought}
+        try:
+            seen = await self._disk.run(lambda: self._lists.look(marks, sought), _LIMIT)
+        except OSError as error:
+            self._changed = changed | self._changed
+            places = {name: self._lists.place(name) for name in sought}
+            self._changed |= {name: sought[name] for name, place in places.items() if place is Place.nowhere}
+            seen = Seen[F](places, {}, [], error)
+        if seen.problem is not None and not self._is_blind:
+            logger.warning("Other servers cannot be told of sequences in memory, or asked for them: %s", seen.problem)
+        self._is_blind = seen.problem is not None
+        for name, place in seen.places.items():
+            if place is not Place.elsewhere and name in self._sought:
+                self._sought.pop(name).found.set_result((place, seen.files.get(name)))
+        if seen.wanted:
+            leave(seen.wanted)
+
+    def _mark(self, name: str, is_open: bool) -> str:
+        if not is_open:
+            self._kept.discard(name)
+            return LOST if name in self._lost else LACKS
+        self._lost.pop(name, None)
+        return LOST if name in self._kept else HAS
