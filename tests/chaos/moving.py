@@ -1,11 +1,12 @@
 """Sequences in memory while workers are scaled and restarted, and their server is restarted, under load.
 
-    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2] [--servers 2]
+    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2] [--servers 2 [--proxy]]
 
 Clients step sequences by numbers; the states of some have 10 MB. A step is lost if the next one is refused, and doubled
 if an answer counts more steps than were sent. The pause is how long a client waited for one answer, the refusals of a
 server that stops and starts included. With two servers, which share a folder, these are restarted in turn, and a client
-that is refused goes to the other one.
+that is refused goes to the other one; with a proxy, to the one that HAProxy chooses by the id of the sequence, which
+sends sequences back once their first server has returned.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 import aiohttp
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.proxies import HAProxy
 
 HANDLER = """
 class Handler:
@@ -126,12 +128,14 @@ class Clients:
                 await asyncio.sleep(_AGAIN)
 
 
-def _restart_server(server: RunningServer) -> None:
+def _restart_server(server: RunningServer, proxy: HAProxy | None = None) -> None:
     starts = server.log().count("Model server started.")
     assert server.terminate() == 0
     server.launch()
     eventually(lambda: server.log().count("Model server started.") > starts, "it was restarted")
     server.wait_ready()
+    if proxy is not None:
+        proxy.wait_for(2)
 
 
 def _restart_workers(server: RunningServer) -> None:
@@ -139,8 +143,11 @@ def _restart_workers(server: RunningServer) -> None:
     assert answer.json()["state"] == "done", answer.text
 
 
-async def _run(servers: Sequence[RunningServer], report: Report, large: int, rounds: int) -> None:
-    clients = Clients([f"{server.inference}/predictions/counting" for server in servers], report, large)
+async def _run(
+    servers: Sequence[RunningServer], proxy: HAProxy | None, report: Report, large: int, rounds: int
+) -> None:
+    urls = [server.inference for server in servers] if proxy is None else [proxy.url]
+    clients = Clients([f"{url}/predictions/counting" for url in urls], report, large)
     clients.during("before")
     report.seconds["before"] = 3 * _PACE
     running = asyncio.create_task(clients.run())
@@ -149,7 +156,7 @@ async def _run(servers: Sequence[RunningServer], report: Report, large: int, rou
         "a worker less": lambda server: server.scale("counting", 1),
         "a worker more": lambda server: server.scale("counting", 2),
         "workers restarted": _restart_workers,
-        "server restarted": _restart_server,
+        "server restarted": lambda server: _restart_server(server, proxy),
     }
     try:
         for number in range(rounds):
@@ -166,7 +173,7 @@ async def _run(servers: Sequence[RunningServer], report: Report, large: int, rou
         await running
 
 
-def run(sessions: int, large: int, rounds: int, servers: int = 1) -> Report:
+def run(sessions: int, large: int, rounds: int, servers: int = 1, *, proxied: bool = False) -> Report:
     """Let workers and servers come and go, under so many sessions, some of them ``large``."""
     report = Report(sessions)
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory, contextlib.ExitStack() as running:
@@ -177,7 +184,10 @@ def run(sessions: int, large: int, rounds: int, servers: int = 1) -> Report:
             server = RunningServer({"counting": folder}, {"drain_timeout": 10, **shared})
             started.append(running.enter_context(server))
             server.wait_ready()
-        asyncio.run(_run(started, report, large, rounds))
+        proxy = running.enter_context(HAProxy([server.inference for server in started])) if proxied else None
+        if proxy is not None:
+            proxy.wait_for(servers)
+        asyncio.run(_run(started, proxy, report, large, rounds))
         if report.wrong:
             for server in started:
                 print(server.story()[-5000:], file=sys.stderr)
@@ -190,7 +200,8 @@ if __name__ == "__main__":
     parser.add_argument("--large", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--servers", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--proxy", action="store_true")
     given = parser.parse_args()
-    found = run(given.sessions, given.large, given.rounds, given.servers)
+    found = run(given.sessions, given.large, given.rounds, given.servers, proxied=given.proxy)
     print(found, *found.wrong[:20], sep="\n")
     sys.exit(bool(found.wrong))

@@ -4,8 +4,8 @@ import pytest
 from tests.chaos.moving import run
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_sequences_in_memory_outlive_their_workers_and_their_servers(servers: int) -> None:
-    report = run(sessions=60, large=3, rounds=1, servers=servers)
+@pytest.mark.parametrize(("servers", "proxied"), [(1, False), (2, False), (2, True)])
+def test_sequences_in_memory_outlive_their_workers_and_their_servers(servers: int, proxied: bool) -> None:
+    report = run(sessions=60, large=3, rounds=1, servers=servers, proxied=proxied)
     assert not report.wrong, f"{report}\n" + "\n".join(report.wrong)
     assert report.steps > 60

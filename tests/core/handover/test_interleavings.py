@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover.left_sequences import HandoverFolder
 from torchserve_py.core.handover.next_server import Inheritance
-from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed, part_of
 from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.workers.worker import Worker
@@ -132,7 +133,11 @@ class World:
             self.left = self.handover.of("m")
             self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
             self.dispatcher.inherit(self.left, self.shell.version)
-            self.handover.share(self.is_open, self.leave)
+            self.share()
+
+    def share(self) -> None:
+        """Let the server tell others of its sequences."""
+        self.handover.share(self.is_open, self.leave, self.give_up)
 
     def reload(self) -> None:
         """Load the version again, as for a changed file: the new one gets all calls, and the sequences."""
@@ -187,6 +192,9 @@ class World:
         """Leave what another server on the folder asks for."""
         self.moving.add(asyncio.ensure_future(self.inheritance.leave_wanted([each for _, each in wanted], 100.0)))
 
+    def give_up(self, is_among: Callable[[str, str], bool]) -> None:
+        self.inheritance.give_up(partial(is_among, "m"))
+
     def names(self) -> list[tuple[str, str]]:
         """Return the model and the ids of the sequences that have states."""
         return [("m", each.id) for each in self.dispatcher.scheduler.sequences() if each.has_state]
@@ -198,6 +206,11 @@ class World:
 
     def submit(self, sequence_id: str) -> None:
         self.calls.append((sequence_id, self.shell.submit("", sequence_id)))
+
+    def submit_first(self, sequence_id: str) -> None:
+        """Submit a step that begins a sequence."""
+        call = Call((), "", "text/plain", sequence=SequenceRequest(sequence_id, True, False, ()), by_default=True)
+        self.calls.append((sequence_id, self.shell.run(call)))
 
     def end(self, sequence_id: str) -> None:
         """An operator ends a sequence; the next step of its id begins another one, which counts from 1."""

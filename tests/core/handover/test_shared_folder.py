@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from tests.core.handover.test_left_sequences import A_LIMIT
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover import handover, left_sequences, next_server, server_lists, whereabouts
-from torchserve_py.core.handover.left_sequences import name_of
+from torchserve_py.core.handover.left_sequences import Left, name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
+from torchserve_py.core.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.sequence import MOVING
 
 
 async def server(folder: Path) -> World:
@@ -60,15 +62,21 @@ async def looks(world: World, count: int = 3) -> None:
     numbers = itertools.count(1)
     is_over = asyncio.Event()
 
-    async def counted(*args: Any) -> None:
-        await look(*args)
+    async def counted(*args: Any) -> Any:
+        seen = await look(*args)
         if next(numbers) == count:
             is_over.set()
+        return seen
 
     whereabouts._look = counted  # type: ignore[method-assign]
     async with asyncio.timeout(A_LIMIT):
         await is_over.wait()
     whereabouts._look = look  # type: ignore[method-assign]
+
+
+def lists_of(world: World) -> server_lists.ServerLists[Any]:
+    assert world.handover._whereabouts is not None
+    return world.handover._whereabouts._lists
 
 
 def dies(world: World) -> None:
@@ -202,6 +210,24 @@ async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypa
     monkeypatch.setattr(server_lists, "_DEAD", 0.0)
     assert await working(told(second.calls[0][1]), second) == "sequence_lost"
     assert await answer(second) == "sequence_lost", "it stays lost"
+
+
+async def test_a_server_that_was_frozen_gives_up_what_others_have_begun_anew(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
+    await looks(second)
+    dies(first)
+    for other in lists_of(second)._others.values():
+        other.heard_at -= server_lists._DEAD
+    assert await answer(second) == "sequence_lost"
+    second.submit_first("s")
+    assert await working(told(second.calls[-1][1]), second) == "1"
+    await looks(second)
+    lists_of(first)._written_at -= 2 * server_lists._DEAD
+    first.share()
+    await looks(first)
+    assert await answer(first, "t") == "2"
+    assert await answer(first, others=(second,)) == "2"
 
 
 async def test_a_sequence_that_its_server_lost_is_lost_at_others(tmp_path: Path) -> None:
@@ -446,3 +472,50 @@ async def play(choice: random.Random, folder: Path, *, refuses: bool) -> None:
                 await client.look(refuses=refuses)
     for world in servers:
         await world.handover.has_left(world.names())
+
+
+def lists_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(server_lists.ServerLists, "_write", lambda lists, marks: None)
+
+
+def is_unlisted_while_it_moves(patch: pytest.MonkeyPatch) -> None:
+    def has(folder: Any, is_open: Any, wanted: server_lists.Wanted) -> bool:
+        sequence = is_open.__self__.dispatcher.scheduler.sequence(wanted.sequence_id)
+        return sequence is not None and sequence.state is not MOVING
+
+    patch.setattr(left_sequences.HandoverFolder, "_has", has)
+
+
+def stays_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "give_up", lambda scheduler, sequence, now: ((), ()))
+
+
+def may_be_taken_twice(patch: pytest.MonkeyPatch) -> None:
+    def take(path: Path, taken: Path) -> Left | None:
+        return left_sequences._read(path.read_bytes()) if path.exists() else None
+
+    patch.setattr(left_sequences, "_take", take)
+
+
+def reads_no_other_list(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(server_lists.ServerLists, "place", lambda lists, name: server_lists.Place.nowhere)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        lists_nothing,
+        is_unlisted_while_it_moves,
+        stays_where_it_was,
+        may_be_taken_twice,
+        reads_no_other_list,
+    ],
+)
+def test_servers_with_a_defect_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(60):
+            asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=False))

@@ -52,6 +52,10 @@ _LISTS: Final = "servers"
 Leave: TypeAlias = Callable[[Iterable[tuple[str, str]]], None]
 
 
+#: Whether a sequence is one of some, by the name of its model, and its id.
+IsNamed: TypeAlias = Callable[[str, str], bool]
+
+
 class Damaged(ValueError):
     """A file cannot be read; the message says why."""
 
@@ -139,13 +143,18 @@ class HandoverFolder:
             async with left.changing_hands:
                 pass
 
-    def share(self, is_open: Callable[[str, str], bool], leave: Leave) -> None:
+    def share(self, is_open: Callable[[str, str], bool], leave: Leave, give_up: Callable[[IsNamed], None]) -> None:
         """Tell servers on this folder which sequences this one has, from now on until `has_left`.
 
-        ``is_open`` tells whether a sequence of a model is open here. Those that others ask for are left to them.
+        ``is_open`` tells whether a sequence of a model is open here. Those that others ask for are left to them, and
+        those that they have begun anew are given up.
         """
         if self._whereabouts is not None:
-            self._whereabouts.start(partial(self._has, is_open), partial(self._leave, leave))
+            self._whereabouts.start(
+                partial(self._has, is_open),
+                partial(self._leave, leave),
+                lambda names: give_up(lambda model, sequence_id: f"{name_of(model)}/{name_of(sequence_id)}" in names),
+            )
 
     def _has(self, is_open: Callable[[str, str], bool], wanted: Wanted) -> bool:
         """Whether others are to ask this server for a sequence."""

@@ -184,6 +184,12 @@ class Inheritance:
         for each in await self._handover.leave_wanted(sequence_ids, limit, self._next(self._take_over)):
             self._left.keeps(each)
 
+    def give_up(self, is_among: Callable[[str], bool]) -> None:
+        """Close those sequences that another server has begun anew, while this one was taken for dead."""
+        for each in [each.id for each in self._scheduler.sequences() if is_among(each.id)]:
+            logger.warning("Sequence %r was begun anew by another server, which has heard nothing of this one", each)
+            self._perform(partial(self._scheduler.close_sequence, each, CloseReason.suspended))
+
     def _begin(self) -> None:
         """Let all sequences that move from now on go to the next server, unless they go elsewhere already."""
         if self._handover.final is None:

@@ -22,6 +22,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from ts.protocol.boot_clock import boot_time
 from ts.protocol.regular_files import open_regular, read_regular_text
 
 logger = logging.getLogger(__name__)
@@ -70,12 +71,14 @@ class Seen(NamedTuple, Generic[F]):
         places: Of the sequences that were sought.
         files: Of those that are left.
         wanted: What other servers ask for.
+        usurped: What this server has, and was silent for so long that others have begun it anew.
         problem: Why the own list could not be written.
     """
 
     places: dict[str, Place]
     files: Mapping[str, F]
     wanted: list[Wanted]
+    usurped: list[str]
     problem: OSError | None
 
 
@@ -137,6 +140,7 @@ class ServerLists(Generic[F]):
             if Place.nowhere in places.values():  # it may have been taken by a server whose list was read before
                 self._read_lists()
                 places |= {name: self.place(name) for name, place in places.items() if place is Place.nowhere}
+        usurped = self._usurped() if self._was_silent() else []
         problem = None
         mine = {name: HAS if place in (Place.left, Place.nowhere) else LACKS for name, place in places.items()}
         try:
@@ -144,7 +148,7 @@ class ServerLists(Generic[F]):
             self._ask([sought[name] for name, place in places.items() if place is Place.elsewhere])
         except OSError as error:
             problem = error
-        return Seen(places, files, self._read_wanted(), problem)
+        return Seen(places, files, self._read_wanted(), usurped, problem)
 
     def place(self, name: str) -> Place:
         """Return where a sequence is that has no file, as far as this has read."""
@@ -155,6 +159,15 @@ class ServerLists(Generic[F]):
                     return Place.elsewhere
                 place = Place.lost
         return place
+
+    def _was_silent(self) -> bool:
+        """Whether others take this server for dead, which may have been frozen."""
+        return self._is_whole and boot_time() - self._written_at > _DEAD
+
+    def _usurped(self) -> list[str]:
+        self._read_lists()
+        own = [name for name, mark in self._marks.items() if mark == HAS]
+        return [name for name in own if any(other.marks.get(name) == HAS for other in self._others.values())]
 
     def end(self, lost: Iterable[str]) -> None:
         """Say that this server has ended, with which these sequences are lost. Raises OSError."""
@@ -179,7 +192,7 @@ class ServerLists(Generic[F]):
         is_whole, self._is_whole = self._is_whole, False  # until it is written
         if not is_whole or self._lines > 2 * len(self._marks) + _SPARE_LINES:
             self._write_all()
-        elif marks or time.monotonic() - self._written_at >= _SIGN_INTERVAL:
+        elif marks or boot_time() - self._written_at >= _SIGN_INTERVAL:
             with open(os.open(self._own, os.O_WRONLY | os.O_APPEND), "w", encoding="ascii") as file:
                 file.write(_lines_of(marks))
             os.utime(self._own)
@@ -192,7 +205,7 @@ class ServerLists(Generic[F]):
         self._is_written()
 
     def _is_written(self) -> None:
-        self._written_at, self._folder_time = time.monotonic(), self._own.stat().st_mtime
+        self._written_at, self._folder_time = boot_time(), self._own.stat().st_mtime
 
     def _ask(self, wanted: list[Wanted]) -> None:
         if wanted == self._asks_for:

@@ -61,9 +61,15 @@ class Whereabouts(Generic[F]):
         self._task: asyncio.Task[None] | None = None
         self._is_blind = False
 
-    def start(self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None]) -> None:
-        """Begin to tell other servers what is open here, and to leave what they ask for."""
-        self._task = in_background(self._run(is_open, leave), "telling other servers which sequences this one has")
+    def start(
+        self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None], give_up: Callable[[Collection[str]], None]
+    ) -> None:
+        """Begin to tell other servers what is open here, and to leave what they ask for.
+
+        What they have begun anew while this server was frozen, and taken for dead, is given up.
+        """
+        task = self._run(is_open, leave, give_up)
+        self._task = in_background(task, "telling other servers which sequences this one has")
 
     async def end(self, still_open: Iterable[str]) -> None:
         """Tell the other servers that this one has ended, with the sequences that are still open. Raises OSError."""
@@ -104,18 +110,24 @@ class Whereabouts(Generic[F]):
             self._sought.pop(name, None)
             raise
 
-    async def _run(self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None]) -> None:
+    async def _run(
+        self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None], give_up: Callable[[Collection[str]], None]
+    ) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SEEK_INTERVAL if self._sought else _WANTED_INTERVAL):
                     await self._wake.wait()
             self._wake.clear()
             try:
-                await self._look(is_open, leave)
+                seen = await self._look(is_open)
+                if seen.usurped:
+                    give_up(seen.usurped)
+                if seen.wanted:
+                    leave(seen.wanted)
             except Exception:  # a defect of the server: others would take it for dead
                 logger.exception("Other servers could not be told of sequences in memory this time")
 
-    async def _look(self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None]) -> None:
+    async def _look(self, is_open: IsOpen) -> Seen[F]:
         changed, self._changed = self._changed, {}
         sought = {name: each.wanted for name, each in self._sought.items()}
         marks = {name: self._mark(name, is_open(each)) for name, each in changed.items() if name not in sought}
@@ -125,15 +137,14 @@ class Whereabouts(Generic[F]):
             self._changed = changed | self._changed
             places = {name: self._lists.place(name) for name in sought}
             self._changed |= {name: sought[name] for name, place in places.items() if place is Place.nowhere}
-            seen = Seen[F](places, {}, [], error)
+            seen = Seen[F](places, {}, [], [], error)
         if seen.problem is not None and not self._is_blind:
             logger.warning("Other servers cannot be told of sequences in memory, or asked for them: %s", seen.problem)
         self._is_blind = seen.problem is not None
         for name, place in seen.places.items():
             if place is not Place.elsewhere and name in self._sought:
                 self._sought.pop(name).found.set_result((place, seen.files.get(name)))
-        if seen.wanted:
-            leave(seen.wanted)
+        return seen
 
     def _mark(self, name: str, is_open: bool) -> str:
         if not is_open:

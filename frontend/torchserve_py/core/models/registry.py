@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from torchserve_py.base.background_tasks import in_background
@@ -15,7 +16,7 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.dispatch.ownership import loses_states
-from torchserve_py.core.handover.left_sequences import HandoverFolder
+from torchserve_py.core.handover.left_sequences import HandoverFolder, IsNamed
 from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
@@ -112,7 +113,7 @@ class ModelRegistry(ServedModels):
         """
         await self._assembly.start()
         await self._handover.look()
-        self._handover.share(self._has_in_memory, self._leave_wanted)
+        self._handover.share(self._has_in_memory, self._leave_wanted, self._give_up)
         # In threads, as a disk may hang.
         self.restored = await asyncio.to_thread(self._restore, self._settings)
         wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings, self.restored)))
@@ -297,6 +298,10 @@ class ModelRegistry(ServedModels):
             if model.name in of_model and not self._handover.of(model.name).changing_hands.locked():  # else later
                 leaving = model.inheritance.leave_wanted(of_model[model.name], _LEAVE_LIMIT)
                 in_background(leaving, "leaving sequences that another server asks for")
+
+    def _give_up(self, is_among: IsNamed) -> None:
+        for model in self._in_memory():
+            model.inheritance.give_up(partial(is_among, model.name))
 
     def _in_memory(self) -> list[_InMemory]:
         """Return the models that keep sequences in memory."""
