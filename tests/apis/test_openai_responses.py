@@ -111,8 +111,10 @@ def test_a_response_is_continued_and_forked(client: openai.OpenAI) -> None:
     given = client.responses.input_items.list(third.id, order="asc")
     assert [item.content[0].text for item in given] == ["a", "[be|a]", "b", second.output_text, "d"]  # type: ignore[union-attr]
     client.responses.delete(second.id)
-    with pytest.raises(openai.NotFoundError, match="not found"):
-        client.responses.retrieve(second.id)
+    for call in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError, match="not found") as gone:
+            call(second.id)
+        assert gone.value.response.headers["ts-error-cause"] == "not_found"
     assert client.responses.retrieve(third.id).previous_response_id == second.id
 
 
@@ -156,6 +158,10 @@ def test_a_conversation(client: openai.OpenAI) -> None:
         assert stream.get_final_response().output_text == "[x|y|[x|y]|z]"
     items = client.conversations.items.list(told.id, order="asc", limit=2)
     assert [item.content[0].text for item in items] == ["x", "y", "[x|y]", "z", "[x|y|[x|y]|z]"]  # type: ignore[union-attr]
+    with pytest.raises(openai.BadRequestError, match="limit is '0010000'; a whole number, 1 to 100 is right"):
+        client.conversations.items.list(told.id, extra_query={"limit": "0010000"})
+    with pytest.raises(openai.BadRequestError, match=r"after is 'x{20}', which is not an item of this list"):
+        client.conversations.items.list(told.id, after="x" * 2_000)
     (added,) = client.conversations.items.create(told.id, items=[{"role": "user", "content": "w"}]).data  # type: ignore[list-item]
     assert client.conversations.items.retrieve(added.id or "", conversation_id=told.id) == added
     client.conversations.items.delete(added.id or "", conversation_id=told.id)

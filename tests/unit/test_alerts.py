@@ -18,7 +18,7 @@ _MEASURE: Final = "says how much is done, not whether it goes wrong"
 _BOARD: Final = "a capacity, shown on the boards; what follows from too little of it has alerts"
 CAUSES_WITHOUT: Final = {
     **dict.fromkeys(("rate_limited", "too_many_tokens", "too_many_sequences", "too_many_at_once"), _LIMIT),
-    **dict.fromkeys(("sequence_expired", "sequence_ended", "invalid_request"), _CLIENT),
+    **dict.fromkeys(("sequence_expired", "sequence_ended", "invalid_request", "not_found"), _CLIENT),
     **dict.fromkeys(("rollout_under_way", "rollout_stopped", "model_api_disabled", "fleet_not_told"), _OPERATOR),
     "draining": "a server that is stopped says so; that it is gone has alerts",
     "interrupted": "counted in the last second of a server, which is rarely scraped",

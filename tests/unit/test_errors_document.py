@@ -7,7 +7,13 @@ import pytest
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
-from torchserve_py.endpoints.failures import INVALID_REQUEST, failure_of, failure_of_job, too_many_connections
+from torchserve_py.endpoints.failures import (
+    INVALID_REQUEST,
+    NOT_FOUND,
+    failure_of,
+    failure_of_job,
+    too_many_connections,
+)
 from torchserve_py.endpoints.management.management_calls import ModelApiDisabledError
 from torchserve_py.fleet.saved_models.fleet_member import FLEET_NOT_TOLD
 from torchserve_py.net.request_budget import NoRoomError
@@ -28,6 +34,7 @@ def test_every_cause_is_explained() -> None:
         INVALID_REQUEST,
         FLEET_NOT_TOLD,
         MODEL_NOT_LOADED,
+        NOT_FOUND,
         ROLLOUT_STOPPED,
         ROLLOUT_UNDER_WAY,
         *(failure.cause for failure in failures),

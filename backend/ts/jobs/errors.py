@@ -20,6 +20,8 @@ _MAX_TEXT = 64 * 1024
 
 #: TorchServe's name of an error that the client has made.
 BAD_REQUEST: Final = "BadRequestException"
+#: The name of the error of a request for something that is not there, which is no failure of the model.
+NOT_FOUND: Final = "NotFound"
 #: The statuses of a request that cannot be read, or does not fit the model.
 _CLIENTS: Final = (400, 415, 422)
 

@@ -20,6 +20,10 @@ from torchserve_py.net.request_budget import NoRoomError
 CAUSE_HEADER: Final = "ts-error-cause"
 #: The cause of a failure that a client has made: its request does not fit the model.
 INVALID_REQUEST: Final = "invalid_request"
+#: The cause of a failure that asks for something that is not there, or is not the key's.
+NOT_FOUND: Final = "not_found"
+#: The cause of a failure by the type of its error, where the model has not failed.
+_CLIENTS_MISTAKES: Final = {"BadRequestException": INVALID_REQUEST, "NotFound": NOT_FOUND}
 INTERNAL: Final = "InternalServerException"
 #: The type of a failure whose key is missing or is not one of those that the server has made.
 INVALID_KEY: Final = "InvalidKeyException"
@@ -186,9 +190,10 @@ def handler_failure(
 ) -> Failure:
     """Return the failure for a row whose handler raised an exception or set an error status; ``kind`` is its type.
 
-    A request that does not fit what the model takes is the client's mistake, and no error of the handler.
+    A request that does not fit what the model takes, or is for something that is not there, is the client's mistake,
+    and no error of the handler.
     """
-    cause = INVALID_REQUEST if kind == "BadRequestException" else HANDLER_ERROR
+    cause = _CLIENTS_MISTAKES.get(kind, HANDLER_ERROR)
     return Failure(status, kind or INTERNAL, message, cause, details=details, more_headers=headers)
 
 

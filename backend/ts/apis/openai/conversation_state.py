@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from ts.jobs.errors import RowFailure
+from ts.jobs.errors import NOT_FOUND, RowFailure
 from ts.sequence.log_state import LogState
 
 Item: TypeAlias = dict[str, Any]
@@ -211,7 +211,7 @@ def page(items: Sequence[Item], limit: int, after: str, order: str) -> dict[str,
     if after:
         place = next((place for place, item in enumerate(ordered) if item["id"] == after), None)
         if place is None:
-            raise refused(f"after is {after!r}, which is not an item of this list.", "after")
+            raise refused(f"after is {after[:20]!a}, which is not an item of this list.", "after")
         ordered = ordered[place + 1 :]
     data = ordered[:limit]
     return {
@@ -225,7 +225,7 @@ def page(items: Sequence[Item], limit: int, after: str, order: str) -> dict[str,
 
 def not_found(what: str, name: str, code: str | None = None) -> RowFailure:
     """Return the failure for something that is not there."""
-    return RowFailure(404, f"{what} with id '{name}' not found.", details={"param": None, "code": code})
+    return RowFailure(404, f"{what} with id '{name}' not found.", details={"param": None, "code": code}, kind=NOT_FOUND)
 
 
 def refused(message: str, param: str | None, code: str | None = None) -> RowFailure:

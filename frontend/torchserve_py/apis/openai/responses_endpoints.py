@@ -30,7 +30,7 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
 from torchserve_py.endpoints.credentials import Credential, without_keys
-from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request, failure_of_job
+from torchserve_py.endpoints.failures import NOT_FOUND, EndpointError, Failure, bad_request, failure_of_job
 from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation, Parameter
 from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import ALREADY_SENT, EVENTS_TYPE, JSON_TYPE, AlreadySent, Answer
@@ -379,7 +379,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
             name, kind, what = values["conversation_id"], CONVERSATION, "Conversation"
         found = self._find(request, name, kind)
         if found is None:
-            raise EndpointError(Failure(404, "NotFound", f"{what} with id {name!r} not found.", "not_found"))
+            raise EndpointError(Failure(404, "NotFound", f"{what} with id {name!r} not found.", NOT_FOUND))
         return found
 
     # Models, keys and sequences
@@ -417,7 +417,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
         if found is None:
             if kind == RESPONSE:
                 raise EndpointError(no_previous(name))
-            raise EndpointError(Failure(404, "NotFound", f"Conversation with id {name!r} not found.", "not_found"))
+            raise EndpointError(Failure(404, "NotFound", f"Conversation with id {name!r} not found.", NOT_FOUND))
         model, sequence = found
         named = self.models.get().get(model_name) if isinstance(model_name, str) else model
         if named is not None and named.name != model.name:
@@ -462,7 +462,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
 
 def _failure_of(refusal: StepRefused, response: BackgroundResponse) -> Failure:
     if refusal.failure.status in (404, 410):
-        return Failure(404, "NotFound", f"Response with id {response.id!r} not found.", "not_found")
+        return Failure(404, "NotFound", f"Response with id {response.id!r} not found.", NOT_FOUND)
     return refusal.failure
 
 
@@ -491,7 +491,7 @@ def _member(body: bytes, name: str) -> Any:
 def _listing(request: Request) -> tuple[int, str, str]:
     """Return which part of a list a query asks for. Raises EndpointError: a parameter is wrong."""
     limit, order = request.parameter("limit") or "20", request.parameter("order") or "desc"
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:4]) <= _MOST_LISTED):
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= _MOST_LISTED):
         raise _wrong(f"limit is {limit[:20]!a}; a whole number, 1 to {_MOST_LISTED} is right.", "limit")
     if order not in ("asc", "desc"):
         raise _wrong(f"order is {order[:20]!a}; 'asc' or 'desc' is right.", "order")

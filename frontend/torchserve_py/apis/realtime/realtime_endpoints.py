@@ -27,7 +27,7 @@ from torchserve_py.apis.realtime.realtime_pipeline import Pipeline, converses, c
 from torchserve_py.apis.realtime.realtime_session import RealtimeSession
 from torchserve_py.core.jobs.job_observer import Account
 from torchserve_py.core.serving.serving import ServedModel
-from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure, bad_request
+from torchserve_py.endpoints.failures import NOT_FOUND, UNAVAILABLE, EndpointError, Failure, bad_request
 from torchserve_py.endpoints.responses import AlreadySent
 from torchserve_py.endpoints.routing import PathValues, Route
 from torchserve_py.net.http1.request import Request
@@ -153,4 +153,4 @@ class RealtimeEndpoints(SessionEndpoints):
 
 def _no_conversation(conversation_id: str) -> EndpointError:
     message = f"Conversation with id {conversation_id[:100]!a} not found."
-    return EndpointError(Failure(404, "NotFound", message, "not_found"))
+    return EndpointError(Failure(404, "NotFound", message, NOT_FOUND))
