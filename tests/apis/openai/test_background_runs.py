@@ -1,15 +1,20 @@
-"""Steps of responses that are made in the background: which refusals are for good."""
+"""Responses that are made in the background: which refusals are for good, and what a run waits for."""
 
+import itertools
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
+from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted, worker_status
 
 from torchserve_py.apis.openai import background_runs
 from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRefused
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.server_settings import server_settings
+from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.sequences import SequenceHeaders
+from ts.apis.openai.openai_calls import CALL_HEADER, ResponsesCall
 
 
 @pytest.fixture
@@ -52,3 +57,59 @@ async def test_what_may_pass_is_asked_for_again(model: FakeModel, cause: Cause) 
         await made.step(made.operation("get_events"))
     assert refused.value.failure.cause == cause.value
     assert len(model.calls) == 2 + 3
+
+
+class Generating:
+    """Plays a worker that makes a response, and is gone when it is asked for the ``missing`` operation at first."""
+
+    def __init__(self, model: FakeModel, missing: str) -> None:
+        self.model, self.missing = model, missing
+        self.runs = 0
+        self.appended: list[dict[str, Any]] = []
+        model.behave = self._behave
+
+    def _behave(self, call: Submitted) -> None:
+        operation = ResponsesCall.decoded(call.header_dict[CALL_HEADER]).operation
+        if operation == self.missing or not self.model.workers[0].ready:
+            self.missing = ""
+            self.model.workers = [worker_status(ready=False)]
+            call.fail(Cause.no_worker)
+        elif operation == "claim_run":
+            self.runs += 1
+            call.part(json.dumps({"run": self.runs, "made": [], "tokens": []}).encode())
+        elif operation == "run_response":
+            call.part(b'{"pieces": [], "tokens": [1], "end": {"reason": "stop", "usage": null}}')
+        else:
+            self.appended.append(json.loads(call.body))
+            call.part(b'{"over": true}')
+
+
+@pytest.mark.parametrize("missing", ["run_response", "append_part"])
+async def test_a_run_goes_on_however_long_its_model_loads(
+    model: FakeModel, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    looks = itertools.count()
+
+    def is_loaded(_: ServedModel) -> bool:
+        if next(looks) == 20:
+            model.workers = [worker_status()]
+        return model.workers[0].ready
+
+    monkeypatch.setattr(background_runs, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(FakeServing, "is_loaded", lambda _, served: is_loaded(served))
+    made, worker = response(model), Generating(model, missing)
+    await made.run(lambda: None)
+    assert (worker.runs, [each["tokens"] for each in worker.appended]) == (2, [[1]])
+
+
+async def test_a_run_ends_with_the_load_of_its_model(model: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_runs, "_LOOK_SECONDS", 0.0)
+    made, worker = response(model), Generating(model, "run_response")
+    model.load_failure = "no such file"
+    with pytest.raises(StepRefused, match="no worker"):
+        await made.run(lambda: None)
+    assert worker.runs == 1
+    model.load_failure = ""
+    model.config = replace(model.config, startup_timeout=0)
+    with pytest.raises(StepRefused, match="no worker"):
+        await response(model).run(lambda: None)

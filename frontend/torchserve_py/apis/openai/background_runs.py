@@ -16,9 +16,11 @@ from typing import Any, Final
 
 from torchserve_py.apis.openai import owned_ids
 from torchserve_py.apis.openai.unfinished_runs import UnfinishedRuns
+from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.job_observer import Account
 from torchserve_py.core.jobs.parts import JobFailed, Part
+from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import INTERNAL, Failure, failure_of_job
 from torchserve_py.endpoints.routing import EndpointContext
@@ -52,12 +54,18 @@ _MAY_PASS: Final = (408, 409, 429)
 
 
 class StepRefused(Exception):
-    """A step of a response's sequence was refused; ``may_pass``: again and again, for what may be over later."""
+    """A step of a response's sequence was refused.
+
+    Attributes:
+        may_pass: Whether it was refused again and again, for what may be over later.
+        awaits_worker: Whether the model has no worker, which may be loading it.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.may_pass = failure.status >= _SERVERS_FAULT or failure.status in _MAY_PASS
+        self.awaits_worker = failure.cause == Cause.no_worker.value
 
 
 class _RunFailed(Exception):
@@ -123,10 +131,24 @@ class BackgroundResponse:
         """Return an operation on the response."""
         return ResponsesCall(name, self.id, starting_after=starting_after)
 
+    async def until_loaded(self) -> bool:
+        """Wait while the model is being loaded, as long as that may take; return whether it is loaded."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + self._model.config.startup_timeout
+        try:
+            while not self._serving.is_loaded(self._model):
+                if self._model.load_failure() or loop.time() > latest:
+                    return False
+                await asyncio.sleep(_LOOK_SECONDS)
+        except ModelError:  # it is served no more
+            return False
+        return True
+
     async def run(self, on_append: Callable[[], None]) -> None:
         """Make the response, unless it has ended or another server makes it; ``on_append``: after each commit."""
         fruitless, number, made = 0, 0, 0
         while fruitless < _MOST_FRUITLESS:
+            await self.until_loaded()
             work = await self.step(self.operation("claim_run"), json.dumps({"run": number}).encode())
             if "wait" in work:
                 await asyncio.sleep(work["wait"])
@@ -137,7 +159,9 @@ class BackgroundResponse:
             number, made = work["run"], len(work["made"])
             try:
                 await self._generate(work, on_append)
-            except _RunFailed as failure:
+            except (_RunFailed, StepRefused) as failure:
+                if isinstance(failure, StepRefused) and not failure.awaits_worker:
+                    raise
                 fruitless += 1
                 logger.warning("The response %s is made again: %s", self.id, failure)
                 await asyncio.sleep(_PAUSES[fruitless])

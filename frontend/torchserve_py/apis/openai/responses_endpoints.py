@@ -275,6 +275,9 @@ class ResponsesEndpoints(OpenAIEndpoints):
                     credential.check(model.name)
                 answer = await response.step(response.operation("get_events", max(after, answer["last"])))
             except (EndpointError, StepRefused) as error:
+                if isinstance(error, StepRefused) and error.awaits_worker and await response.until_loaded():
+                    answer["events"] = ""
+                    continue
                 failure = error.failure if isinstance(error, EndpointError) else _failure_of(error, response)
                 request.send([DIALECT.last_frame(failure)], last=True)
                 break
