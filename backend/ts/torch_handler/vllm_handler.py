@@ -6,7 +6,8 @@ that leaves ends its generation.
 
 With ``sequenceBatching`` there are OpenAI's Responses and Conversations as well: the server keeps the history in a
 sequence and asks for a chat completion with all of it, of which the engine finds the beginning in its own cache. Any
-other request carries its history, so its sequence ends with it.
+other request carries its history, so its sequence ends with it. A response in the background that broke off continues
+(`vllm_continuation`).
 """
 
 import asyncio
@@ -18,11 +19,13 @@ from typing import Any
 from ts.handler_utils.asgi import Application, answer
 from ts.torch_handler.base_handler import BaseHandler
 from ts.torch_handler.built_in_rows import row_value
+from ts.torch_handler.vllm_continuation import continuing
 from ts.torch_handler.vllm_server import open_application
-from ts.utils.util import PredictionException
+from ts.utils.util import BadRequestError, PredictionException
 
 #: The handler passes on only these paths: vLLM's server has others, for its operators.
 _API = "v1/"
+_CHAT = "v1/chat/completions"
 
 
 class VLLMHandler(BaseHandler):
@@ -58,12 +61,34 @@ class VLLMHandler(BaseHandler):
         return [row_value(requests[0])]
 
     async def inference(self, input_batch: Sequence[Any], context: Any) -> Sequence[Any]:
-        """Have vLLM's application answer. Raises PredictionException: the path is not one of OpenAI's API (404)."""
+        """Have vLLM's application answer.
+
+        Raises PredictionException: the path is not one of OpenAI's API (404), or the tokens of an earlier run are none
+        of this model's (400).
+        """
         assert self.application is not None, "the model is loaded"
         path = context.get_request_header(0, "url_path") or ""
         if not path.startswith(_API):
             raise PredictionException(f"Unknown API endpoint: {path}", 404)
-        return [await answer(self.application, path, input_batch[0], context)]
+        body = input_batch[0]
+        tokens = self._committed(context) if path == _CHAT and isinstance(body, dict) else None
+        if tokens is not None:  # vLLM ignores what its version does not know
+            body = {**body, "return_token_ids": True}
+        with continuing(tokens or ()):
+            return [await answer(self.application, path, body, context)]
+
+    def _committed(self, context: Any) -> list[int] | None:
+        """Return the tokens that an earlier run of a generation in the background has committed.
+
+        None if the request is no such generation. Raises BadRequestError: they are no tokens of this model.
+        """
+        committed: list[int] | None = context.row_values[0].get("committed_tokens")
+        if not committed:
+            return committed
+        words = self.vllm_engine.model_config.get_vocab_size()
+        if not isinstance(committed, list) or not all(type(each) is int and 0 <= each < words for each in committed):
+            raise BadRequestError(f"committed_tokens has to be a list of tokens of this model: numbers below {words}.")
+        return committed
 
     async def postprocess(self, inference_outputs: Sequence[Any]) -> Sequence[Any]:
         return inference_outputs

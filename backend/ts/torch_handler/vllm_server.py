@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ts.handler_utils.asgi import Application
+from ts.torch_handler.vllm_continuation import let_continue
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ async def open_application(
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     arguments = server_arguments(handler_config, model_dir, model_name)
     engine = vllm.AsyncLLMEngine.from_engine_args(vllm.AsyncEngineArgs.from_cli_args(arguments))
+    let_continue(engine)
     values = {"engine_client": engine, "args": arguments, **await _facts(engine)}
     application = _call(_find("build_app", _SERVER), values)
     initialized = _call(_find("init_app_state", _STATE), {**values, "state": application.state})
