@@ -1,10 +1,12 @@
 """Sessions at SageMaker's paths that have had no request yet, and models that keep no sequences."""
 
 import asyncio
+import gzip
 from dataclasses import replace
 from typing import Any
 
-from tests.endpoints.conftest import OpenEndpoints, Start
+import pytest
+from tests.endpoints.conftest import Answer, OpenEndpoints, Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.base.causes import Cause
@@ -110,3 +112,33 @@ async def test_a_request_for_a_model_that_could_not_be_loaded_is_no_mistake_of_t
         assert answer.headers["ts-error-cause"] == "no_worker"
     endpoints = await start(FakeServing([]))
     assert (await endpoints.request("POST", "/invocations", data=b"x")).status == 400
+
+
+@pytest.mark.parametrize("contract", ["sagemaker", "torchserve"])
+async def test_compressed_requests_open_and_close_sessions(start: Start, contract: str) -> None:
+    async def send(body: bytes, session: str = "", encoding: str = "gzip") -> Answer:
+        headers = {"Content-Encoding": encoding, **({SESSION: session} if session else {})}
+        return await endpoints.request("POST", PATH, data=body, headers=headers)
+
+    model = stateful()
+    model.contract = contract
+    endpoints = await start(FakeServing([model]))
+    answer = await send(gzip.compress(b'{"requestType": "NEW_SESSION"}'))
+    assert answer.status == 200
+    session = answer.headers[NEW].partition(";")[0]
+    step = gzip.compress(b"x" * 1000)
+    assert (await send(step, session)).status == 200
+    assert model.calls[0].body == (step if contract == "torchserve" else b"x" * 1000)
+    answer = await send(gzip.compress(b'{"requestType": "CLOSE"}'), session)
+    assert (answer.status, answer.headers["X-Amzn-SageMaker-Closed-Session-Id"]) == (200, session)
+    assert len(model.calls) == 1
+
+
+async def test_encodings_that_only_a_handler_knows_go_to_it(start: Start) -> None:
+    model = stateful()
+    endpoints = await start(FakeServing([model]))
+    for encoding, body in (("br", b"?"), ("gzip", b"not gzip")):
+        headers = {"Content-Encoding": encoding, SESSION: "NEW_SESSION"}
+        answer = await endpoints.request("POST", PATH, data=body, headers=headers)
+        assert (answer.status, NEW in answer.headers) == (200, True)
+        assert model.calls.pop().body == body

@@ -11,10 +11,11 @@ from typing import Final
 
 from torchserve_py.apis.probes.probes_endpoints import check_loaded
 from torchserve_py.apis.sagemaker.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
-from torchserve_py.apis.sagemaker.sagemaker_sessions import SageMakerSessions
-from torchserve_py.core.serving.serving import Serving
+from torchserve_py.apis.sagemaker.sagemaker_sessions import SageMakerSessions, short_content
+from torchserve_py.core.serving.serving import ServedModel, Serving
+from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, undo_encoding
 from torchserve_py.endpoints.failures import EndpointError, bad_request
-from torchserve_py.endpoints.predictions import PREDICTING, InferenceEndpoints, Pairs, only_startup_model
+from torchserve_py.endpoints.predictions import PREDICTING, InferenceEndpoints, Pairs, only_startup_model, takes_encoded
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import READING, EndpointContext, Endpoints, PathValues, Reply, Route
 from torchserve_py.net.http1.request import Request
@@ -49,12 +50,28 @@ class InvocationsEndpoints(Endpoints):
             return self._predictions.infer(request, name, None, PREDICTING, parameters=parameters, body=body)
         if body is None:
             return lambda body: self._run(request, name, parameters, body)
-        answer = self._sessions.answer(request, model, body)
+        if CONTENT_ENCODING in request.headers.raw:
+            return self._run_encoded(request, model, parameters, body)
+        return self._run_in_session(request, model, parameters, body, body)
+
+    async def _run_encoded(self, request: Request, model: ServedModel, parameters: Pairs, body: bytes) -> Reply:
+        """Look at what is in an encoded body; a handler gets it as it was sent nevertheless."""
+        if takes_encoded(self.serving, model):
+            content = await short_content(request, body)
+        else:
+            content = body = await undo_encoding(request, body, self.max_body)
+        return self._run_in_session(request, model, parameters, body, content)
+
+    def _run_in_session(
+        self, request: Request, model: ServedModel, parameters: Pairs, body: bytes, content: bytes
+    ) -> Reply:
+        """Answer a request that is only about a session, by its ``content``; the model gets the ``body`` of others."""
+        answer = self._sessions.answer(request, model, content)
         if answer is not None:
             return answer
         session = self._sessions.of(request, model)
         return self._predictions.infer(
-            request, name, None, PREDICTING, parameters=parameters, body=body, session=session
+            request, model.name, None, PREDICTING, parameters=parameters, body=body, session=session
         )
 
     def _invocations(self, request: Request, values: PathValues) -> Reply:

@@ -16,11 +16,13 @@ from typing import Final
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
-from torchserve_py.endpoints.failures import bad_request
+from torchserve_py.endpoints.content_encodings import decompressed
+from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.predictions import RequestSession
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
+from torchserve_py.net.http1.errors import BodyTooLarge
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
 from ts.jobs.charsets import in_utf8
@@ -29,7 +31,7 @@ from ts.protocol.messages import SAGEMAKER_CLOSE
 
 _NEW_ID: Final = "X-Amzn-SageMaker-New-Session-Id"
 _CLOSED_ID: Final = "X-Amzn-SageMaker-Closed-Session-Id"
-#: A body with more bytes, whatever its charset, is no request for a session.
+#: A body with more bytes, whatever its charset and encoding, is no request for a session.
 _LONGEST_REQUEST: Final = 400
 #: Sessions without a request that are remembered; the oldest are forgotten first.
 _MOST_UNUSED: Final = 10_000
@@ -142,6 +144,19 @@ class SageMakerSessions:
                 f"Header {SESSION_ID}: session not found: {session_id!a}. It was closed or has expired, or was never"
                 f" opened; {NEW_SESSION} opens one."
             )
+
+
+async def short_content(request: Request, body: bytes) -> bytes:
+    """Return what is in an encoded body if that may be a request for a session, else nothing.
+
+    Raises NoRoomError: the server lacks memory now.
+    """
+    if len(body) > _LONGEST_REQUEST:
+        return b""
+    try:
+        return await decompressed(request, body, _LONGEST_REQUEST)
+    except (EndpointError, BodyTooLarge):  # a body of the model's own
+        return b""
 
 
 def _asked(body: bytes, content_type: str | None) -> object:
