@@ -386,6 +386,20 @@ def test_a_server_that_stops_lets_a_request_finish_its_workflow() -> None:
         assert not list(running.temp.glob("ts-server-*"))
 
 
+def test_a_server_is_ready_when_its_start_up_workflows_are_registered() -> None:
+    with RunningServer(properties={"load_workflows": "w.war"}) as running:
+
+        def ready() -> dict[str, Any]:
+            return requests.get(f"{running.inference}/ready", timeout=DEADLINE).json()
+
+        told = ['The start-up workflow "w" could not be registered; the log says why.']
+        eventually(lambda: ready().get("reasons") == told, "the archive was looked for")
+        assert requests.get(f"{running.inference}/v2/health/ready", timeout=DEADLINE).status_code == 400
+        serve(running, "w", "models: {}\ndag: {seen: [types]}", FUNCTIONS)
+        assert ready() == {"status": "Ready"}
+        assert requests.get(f"{running.inference}/v2/health/ready", timeout=DEADLINE).status_code == 200
+
+
 def test_models_of_a_workflow_are_listed_and_its_functions_are_not(running: RunningServer) -> None:
     model_folder(running.model_store, "shouting", SHOUT)
     spec = "models:\n  shout:\n    url: shouting\ndag:\n  seen: [shout]\n"

@@ -26,6 +26,7 @@ from torchserve_py.core.serving.errors import (
 from torchserve_py.core.serving.model_activity import Activity, SequenceOrder, SequencePage, SequenceStatus
 from torchserve_py.core.serving.serving import (
     Awaited,
+    AwaitedWorkflow,
     ModelStatus,
     RegisterRequest,
     RegisterResult,
@@ -265,6 +266,7 @@ class FakeServing:
     not_loaded: list[ModelSpec] = field(default_factory=list)
     restored: Restored | None = None
     awaited: Mapping[tuple[str, str], Awaited] = field(default_factory=dict)
+    awaited_workflows: Sequence[AwaitedWorkflow] = ()
     on_change: list[Callable[[], None]] = field(default_factory=list)
     sticky_by: StickyBy = lambda _: None
     usage: Usage = field(default_factory=Usage)

@@ -3,6 +3,7 @@
 from tests.endpoints.fake_serving import worker_status
 
 from torchserve_py.base.settings.model_spec import ModelSpec
+from torchserve_py.core.serving.serving import AwaitedWorkflow
 
 
 async def test_ping(serving):
@@ -42,6 +43,16 @@ async def test_not_ready_when_a_start_up_model_could_not_be_loaded(serving):
     assert answer.status == 503
     assert answer.json()["reasons"] == [
         f'The start-up model "{name}" could not be loaded; the log says why.' for name in ("a", "y")
+    ]
+
+
+async def test_not_ready_until_every_start_up_workflow_is_registered(serving):
+    serving.registry.awaited_workflows = [AwaitedWorkflow("look", failed=False), AwaitedWorkflow("hear", failed=True)]
+    answer = await serving.request("GET", "/ready")
+    assert answer.status == 503
+    assert answer.json()["reasons"] == [
+        'The start-up workflow "look" is not registered yet.',
+        'The start-up workflow "hear" could not be registered; the log says why.',
     ]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torchserve_py.base.settings.flags import parse_flags
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.serving.errors import ModelError, ModelNotFound, ShuttingDown
-from torchserve_py.core.serving.serving import RegisterRequest, RegisterResult
+from torchserve_py.core.serving.serving import AwaitedWorkflow, RegisterRequest, RegisterResult
 from torchserve_py.endpoints.failures import failure_of
 
 SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]}\n"
@@ -44,6 +44,7 @@ class FakeModels:
         self.names: set[str] = set()
         self.broken: str | None = None
         self.on_change: list[Callable[[], None]] = []
+        self.awaited_workflows: Sequence[AwaitedWorkflow] = ()
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
         assert request.model_name is not None
@@ -88,17 +89,43 @@ async def test_what_cannot_be_registered_at_the_start_is_tried_again(
     assert settings.of(WorkflowSettings).load_workflows == ("absent.war", "w.war")
     server = WorkflowRegistry(settings, models)  # type: ignore[arg-type]
     assert server.saved == ("absent.war", "w.war")
+    assert models.awaited_workflows == [AwaitedWorkflow(name, failed=False) for name in ("absent", "w")]
     starting = asyncio.create_task(server.register_at_start())
     async with asyncio.timeout(60):
         while not server.workflows():
             await asyncio.sleep(0)
         assert "absent.war" in server.failures
+        assert models.awaited_workflows == [AwaitedWorkflow("absent", failed=True)]
         shutil.copy(store / "w.war", store / "absent.war")
         while "already registered" not in server.failures.get("absent.war", ""):
             await asyncio.sleep(0)
         await server.unregister("w")
         await starting
     assert (server.failures, [each.url for each in server.workflows()]) == ({}, ["absent.war"])
+    assert models.awaited_workflows == []
+
+
+def test_an_entry_that_is_none_keeps_the_server_unready(tmp_path: Path, models: FakeModels) -> None:
+    (tmp_path / "config.properties").write_text(f"load_workflows==w.war\nmodel_store={tmp_path}\n")
+    WorkflowRegistry(Resolution(parse_flags([]), {}, tmp_path).settings(), models)  # type: ignore[arg-type]
+    assert models.awaited_workflows == [AwaitedWorkflow("=w", failed=False)]
+
+
+@pytest.mark.parametrize("entry", ["absent.war", "mine=https://h/absent.war?token=secret"])
+async def test_whoever_registers_what_failed_at_the_start_ends_the_waiting(
+    entry: str, tmp_path: Path, registry: WorkflowRegistry, models: FakeModels
+) -> None:
+    (tmp_path / "config.properties").write_text(f"load_workflows={entry}\nmodel_store={tmp_path / 'store'}\n")
+    server = WorkflowRegistry(Resolution(parse_flags([]), {}, tmp_path).settings(), models)  # type: ignore[arg-type]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        starting = group.create_task(server.register_at_start())
+        while not server.failures:
+            await asyncio.sleep(0)
+        assert "secret" not in models.awaited_workflows[0].name
+        shutil.copy(tmp_path / "store" / "w.war", tmp_path / "store" / "absent.war")
+        await server.register(RegisterRequest(url="absent.war", model_name="mine" if "mine" in entry else None))
+        assert (server.failures, models.awaited_workflows) == ({}, [])
+        starting.cancel()
 
 
 async def test_what_is_served_is_saved_for_a_later_start(

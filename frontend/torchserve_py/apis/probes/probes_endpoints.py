@@ -3,7 +3,7 @@
 ``/ping`` (TorchServe's) says whether every model has its workers; as the setting ``health_route`` it is 503 until the
 start-up models are loaded. ``/live`` says whether the process serves; if not,
 restart it. ``/ready`` says whether the server should get traffic: every start-up model is loaded and has its workers,
-and the server does not shut down. ``/health`` is the same.
+every start-up workflow is registered, and the server does not shut down. ``/health`` is the same.
 """
 
 from collections.abc import Iterator
@@ -72,6 +72,9 @@ class ProbesEndpoints(Endpoints):
                 if model.loaded_at_startup and ready < least:
                     named = f'The start-up model "{model.name}" (version {model.version})'
                     yield f"{named} does not have its minimum of workers yet: {ready} of {least} are ready."
+        for workflow in self.serving.awaited_workflows:
+            problem = "could not be registered; the log says why" if workflow.failed else "is not registered yet"
+            yield f'The start-up workflow "{workflow.name}" {problem}.'
 
 
 def not_loaded(serving: Serving) -> Iterator[str]:

@@ -34,7 +34,7 @@ from torchserve_py.core.serving.errors import (
     ShuttingDown,
     WorkersFailed,
 )
-from torchserve_py.core.serving.serving import RegisterRequest, Serving
+from torchserve_py.core.serving.serving import AwaitedWorkflow, RegisterRequest, Serving
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ class WorkflowRegistry:
         self._waiting = list(settings.of(WorkflowSettings).load_workflows)
         #: Why an archive of ``load_workflows`` is not registered, by the archive.
         self.failures: dict[str, str] = {}
+        self._show_waiting()
         self._changes = Changes()
         #: The calls that run, and what they go through.
         self._running: dict[asyncio.Task[None], Workflow] = {}
@@ -124,14 +125,14 @@ class WorkflowRegistry:
         """Register those of ``load_workflows``; try again, each minute, what fails."""
         while self._waiting and not self._draining:
             for text in list(self._waiting):
+                if text not in self._waiting:  # somebody has registered it meanwhile
+                    continue
                 try:
                     await self.register(startup_workflows.read(text))
                 except (WorkflowError, ArchiveError, ModelError, ValueError) as error:
                     self.failures[text] = str(error)
+                    self._show_waiting()
                     logger.error("Workflow %s is not registered, and tried again in a minute: %s", text, error)
-                else:
-                    self.failures.pop(text, None)
-                    self._waiting.remove(text)
             if self._waiting:
                 await asyncio.sleep(_AGAIN)
 
@@ -202,8 +203,17 @@ class WorkflowRegistry:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
             raise
         logger.info("Workflow %s is registered", name)
+        self._waiting = [text for text in self._waiting if not startup_workflows.means(text, name, request)]
+        self._show_waiting()
         self._changed()
         return workflow
+
+    def _show_waiting(self) -> None:
+        """Tell what of ``load_workflows`` is not registered yet, for `/ready`."""
+        self.failures = {text: why for text, why in self.failures.items() if text in self._waiting}
+        self._serving.awaited_workflows = [
+            AwaitedWorkflow(startup_workflows.name_of(text), text in self.failures) for text in self._waiting
+        ]
 
     def _changed(self) -> None:
         for each in self._serving.on_change:

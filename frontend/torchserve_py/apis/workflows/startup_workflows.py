@@ -43,5 +43,23 @@ def read(text: str) -> RegisterRequest:
     return RegisterRequest(url=location, model_name=spec.name, response_timeout=response, startup_timeout=startup)
 
 
+def name_of(text: str) -> str:
+    """Return what the workflow of a value is probably called: only its archive knows if the value does not say."""
+    try:
+        (spec,) = parse_model_specs(text)
+    except ValueError:  # the registration tells what is wrong
+        spec = ModelSpec(None, text)
+    return spec.name or spec.location.partition("?")[0].rsplit("/", 1)[-1].removesuffix(".war")
+
+
+def means(text: str, name: str, request: RegisterRequest) -> bool:
+    """Return whether a value is for a workflow with this name, or for this request."""
+    try:
+        wanted = read(text)
+    except ValueError:
+        return False
+    return wanted.model_name == name or (wanted.model_name, wanted.url) == (request.model_name, request.url)
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10

@@ -26,7 +26,15 @@ from torchserve_py.core.serving.errors import (
     VersionNotReady,
 )
 from torchserve_py.core.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
-from torchserve_py.core.serving.serving import Awaited, ModelStatus, Restored, ServedModel, StickyBy, Watcher
+from torchserve_py.core.serving.serving import (
+    Awaited,
+    AwaitedWorkflow,
+    ModelStatus,
+    Restored,
+    ServedModel,
+    StickyBy,
+    Watcher,
+)
 
 _MAX_DIGITS: Final = 18
 
@@ -170,6 +178,7 @@ class ServedModels:
         self._not_loaded: list[ModelSpec] = []
         self.restored: Restored | None = None
         self.awaited: Mapping[tuple[str, str], Awaited] = {}
+        self.awaited_workflows: Sequence[AwaitedWorkflow] = ()
         #: By the names of models whose versions have weights.
         self._traffic: dict[str, Traffic] = {}
         self._watchers: dict[str, Watcher] = {}
@@ -356,7 +365,7 @@ class ServedModels:
 
     def startup_ready(self) -> bool:
         pools = (model.pool for model in self._all() if model.served.loaded_at_startup)
-        if self._not_loaded or any(each.failed for each in self.awaited.values()):
+        if self._not_loaded or self.awaited_workflows or any(each.failed for each in self.awaited.values()):
             return False
         return all(pool.ready_count >= pool.min_workers for pool in pools)
 

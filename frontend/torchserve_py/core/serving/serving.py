@@ -218,6 +218,13 @@ class Awaited(NamedTuple):
     failed: bool
 
 
+class AwaitedWorkflow(NamedTuple):
+    """A start-up workflow that is not registered yet, and whether that has failed; it is tried again then."""
+
+    name: str
+    failed: bool
+
+
 #: Is told of a version before a change of it counts; if it raises, the change is undone.
 Tell: TypeAlias = Callable[[SavedModel], Awaitable[None]]
 
@@ -336,6 +343,9 @@ class Serving(Protocol):
     #: By name and version, what the server is to serve as its fleet does, and does not yet; replaced, never changed.
     awaited: Mapping[tuple[str, str], Awaited]
 
+    #: The start-up workflows that are not registered yet; replaced, never changed.
+    awaited_workflows: Sequence[AwaitedWorkflow]
+
     #: Called after each change of the served models, and of their numbers of workers.
     on_change: list[Callable[[], None]]
 
@@ -357,7 +367,8 @@ class Serving(Protocol):
     def startup_ready(self) -> bool:
         """Return whether every start-up model is registered and has its minimum of workers.
 
-        What the fleet serves, and this server has failed to load, counts as well.
+        Every start-up workflow must be registered, too. What the fleet serves, and this server has failed to load,
+        counts as well.
         """
 
     # Changes.
