@@ -31,6 +31,7 @@ OPTIONAL = {
     "ray": ("ray",),
     "speech": ("pocketsphinx", "silero_vad"),
     "client": ("httpx",),
+    "replay": ("aiohttp", "yarl"),
 }
 
 
@@ -70,3 +71,17 @@ def test_what_needs_a_package_names_it(
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 1
     assert said in ended.stdout + ended.stderr
+
+
+def test_a_replay_names_its_package_and_the_help_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in site_without(OPTIONAL["replay"], tmp_path / "site").items():
+        monkeypatch.setenv(name, value)
+
+    def replay(argument: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torchserve_py.cli", "replay", argument]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+    assert replay("--help").returncode == 0
+    told = replay("journal")
+    assert told.returncode == 2
+    assert "pip install 'torchserve-py[replay]'" in told.stderr

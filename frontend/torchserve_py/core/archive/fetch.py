@@ -5,7 +5,6 @@ the content goes to a hidden `.part` file, which takes its name when it is compl
 `.part` file that a killed server left behind is deleted by a later download.
 """
 
-import asyncio
 import atexit
 import io
 import logging
@@ -15,16 +14,15 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
-
-import aiohttp
 
 from torchserve_py.core.archive.cancellation import check_cancelled
 from torchserve_py.core.archive.downloads import DownloadPolicy, file_name, split_checksum
 from torchserve_py.core.archive.errors import ArchiveExists, DownloadError
-from torchserve_py.core.archive.http_source import CHUNK_BYTES, opened
+from torchserve_py.core.archive.http_source import opened, pieces
 from torchserve_py.core.archive.locate import check_location
 from torchserve_py.core.archive.progress_bar import Progress, progress_bar
 from torchserve_py.core.archive.unpack import is_archive
@@ -40,6 +38,8 @@ IDLE_SECONDS = 30.0
 #: How long a download may take from start to end (seconds).
 TOTAL_SECONDS = 2 * 3600.0
 
+#: How much of a local file is read at once (bytes).
+_CHUNK = 1 << 20
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 #: How long a `.part` file must lie untouched to be taken for a left-over (seconds): longer than a download may take.
 _LEFT_OVER_AGE = TOTAL_SECONDS + 3600
@@ -75,52 +75,59 @@ def fetch(url: str, model_store: Path | None, policy: DownloadPolicy) -> Path:
             if checksum:  # a caller may take it for an earlier download
                 checksum.check(target, f"{target.name} in the model store")
             raise ArchiveExists(target)
-        asyncio.run(_receive(bare, partial, target.name, policy))
+        _receive(bare, partial, target.name, policy)
         if checksum:
             checksum.check(partial, "what came")
         _publish(partial, target)
-    except (OSError, aiohttp.ClientError, ValueError) as error:
-        raise DownloadError(url, _reason(error)) from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise DownloadError(url, str(error) or type(error).__name__) from error
     finally:
         partial.unlink(missing_ok=True)
         _partials.discard(partial)
     return target
 
 
-async def _receive(url: str, partial: Path, name: str, policy: DownloadPolicy) -> None:
+def _receive(url: str, partial: Path, name: str, policy: DownloadPolicy) -> None:
     """Write the content at a URL to a file.
 
     Raises ValueError (an unusable URL; content over the limits or incomplete), OSError (also when it takes too long),
-    and aiohttp.ClientError where the answer is no HTTP.
+    and HTTPException where the answer is no HTTP.
     """
+    ends = time.monotonic() + TOTAL_SECONDS
     try:
-        async with asyncio.timeout(TOTAL_SECONDS), _opened(url, policy) as (content, size):
+        with _opened(url, policy, ends) as (content, size):
             if size is not None and size > MAX_BYTES:
                 raise ValueError(f"it has {size} bytes, more than the limit of {MAX_BYTES}")
             with progress_bar(size, name) as progress:
-                received = await _save(content, partial, progress)
+                received = _save(content, partial, progress, ends)
+            if time.monotonic() >= ends:  # a connection that is cut off may look like one that has ended
+                raise TimeoutError
+            if not received:  # it may have ended within the headers
+                raise ValueError("nothing came")
             if size is not None and received != size:  # a local file that shrinks meanwhile
                 raise ValueError(f"it ended after {received} of {size} bytes")
-    except aiohttp.ServerTimeoutError as error:
-        raise TimeoutError(f"it timed out: nothing came for {IDLE_SECONDS:g} s ({error})") from error
-    except TimeoutError as error:
-        raise TimeoutError(f"it took longer than the limit of {TOTAL_SECONDS:g} s") from error
+    except (OSError, HTTPException, ValueError) as error:
+        if time.monotonic() >= ends:
+            raise TimeoutError(f"it took longer than the limit of {TOTAL_SECONDS:g} s") from error
+        if isinstance(error, TimeoutError):
+            raise TimeoutError(f"it timed out: nothing came for {IDLE_SECONDS:g} s") from error
+        raise
 
 
-@asynccontextmanager
-async def _opened(url: str, policy: DownloadPolicy) -> AsyncIterator[tuple[AsyncIterator[bytes], int | None]]:
+@contextmanager
+def _opened(url: str, policy: DownloadPolicy, ends: float) -> Iterator[tuple[Iterator[bytes], int | None]]:
     """The content at `url` and its size in bytes where that is known."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.lower() == "file":
         with _open_file(parts) as file:
             yield _pieces(file), os.fstat(file.fileno()).st_size
         return
-    async with opened(url, policy, IDLE_SECONDS) as response:
-        yield response.content.iter_chunked(CHUNK_BYTES), response.content_length
+    with opened(url, policy, IDLE_SECONDS, ends) as answer:
+        yield pieces(answer), answer.length
 
 
-async def _pieces(file: io.BufferedReader) -> AsyncIterator[bytes]:
-    while piece := file.read(CHUNK_BYTES):
+def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
+    while piece := file.read(_CHUNK):
         yield piece
 
 
@@ -140,21 +147,26 @@ def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
     raise FileNotFoundError(f"there is no archive {path} that the server can read")
 
 
-async def _save(content: AsyncIterator[bytes], partial: Path, progress: Progress) -> int:
-    """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limit."""
+def _save(content: Iterator[bytes], partial: Path, progress: Progress, ends: float) -> int:
+    """Write the content to a file and return how many bytes it has.
+
+    Raises ValueError when it is over the limit or incomplete, TimeoutError at the time ``ends``.
+    """
     received = 0
     with partial.open("xb") as file:
         try:
-            async for chunk in content:
+            for chunk in content:
                 check_cancelled()
+                if time.monotonic() >= ends:
+                    raise TimeoutError
                 received += len(chunk)
                 if received > MAX_BYTES:
                     raise ValueError(f"it has more than the limit of {MAX_BYTES} bytes")
                 file.write(chunk)
                 progress(len(chunk))
-                await asyncio.sleep(0)  # where chunks are always at hand, nothing else looks at the time
-        except aiohttp.ClientPayloadError as error:
-            raise ValueError(f"the connection ended early, after {received} bytes ({error})") from error
+        except IncompleteRead as error:
+            received += len(error.partial)
+            raise ValueError(f"the connection ended early, after {received} bytes") from error
     return received
 
 
@@ -185,9 +197,3 @@ def _remove_left_overs(store: Path) -> None:
 def _remove_partials() -> None:
     for partial in list(_partials):
         partial.unlink(missing_ok=True)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and (error.os_error.errno or 0) > 0:
-        return f"cannot connect to {error.host}:{error.port}: {os.strerror(error.os_error.errno or 0)}"
-    return str(error) or type(error).__name__

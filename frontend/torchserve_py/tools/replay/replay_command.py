@@ -1,27 +1,15 @@
 """`torchserve-py replay`: sends the requests of a journal to another version of their model, and says what differs."""
 
 import argparse
-import asyncio
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import orjson
-
 from torchserve_py.base.settings.server_settings import KEY_VARIABLE
-from torchserve_py.base.terminal import tell, visible
-from torchserve_py.tools.journal.read_journal import JournalReader, JournalUnreadable
-from torchserve_py.tools.journal.sealed_lines import KeyUnusable, key_in
 from torchserve_py.tools.replay.grpc_sender import PLAIN, TLS
-from torchserve_py.tools.replay.replay import Refused, Replay, ReplayPlan, ServerGone
-from torchserve_py.tools.replay.replay_report import ReplayReport
-from torchserve_py.versions.traffic.answer_comparison import Comparison
 
-_DIFFERS: Final = 1
-_FAILED: Final = 2
 #: How many requests may be without an answer while they are sent at their recorded times.
 _MANY: Final = 256
 _GRPC_PORT: Final = 7070
@@ -137,51 +125,10 @@ def main(argv: Sequence[str]) -> int:
         if not name or (separator and not version):
             arguments.error(f"--model {each}: it must be NAME or NAME=VERSION")
         models[name] = version or None
-    at_once = given.at_once or (1 if given.speed is None else _MANY)
-    comparison = Comparison(given.tolerance, given.ignore)
-    key = os.environ.get(KEY_VARIABLE)
-    grpc = given.grpc or f"{PLAIN}{urlsplit(given.server).hostname}:{_GRPC_PORT}"
-    plan = ReplayPlan(given.server, grpc, models, given.speed, at_once, given.timeout, key, comparison)
+    given.at_once = given.at_once or (1 if given.speed is None else _MANY)
+    given.grpc = given.grpc or f"{PLAIN}{urlsplit(given.server).hostname}:{_GRPC_PORT}"
     try:
-        journal = JournalReader(given.journal, None if given.key_file is None else key_in(given.key_file))
-        try:
-            _check_holds(journal, models)
-            replay = Replay(plan, journal)
-            return _told(replay.report, _stopped(replay), as_json=given.json)
-        finally:
-            journal.close()
-    except (JournalUnreadable, KeyUnusable, Refused) as error:
-        tell(f"torchserve-py replay: {visible(error)}", to_stderr=True)
-        return _FAILED
-
-
-def _check_holds(journal: JournalReader, models: Iterable[str]) -> None:
-    """Check that a journal has records of these models. Raises JournalUnreadable."""
-    if not journal.places:
-        lost = journal.damaged + journal.incomplete
-        raise JournalUnreadable(f"There is no record in the journal; {lost} of its lines are none.")
-    there = ", ".join(sorted(journal.models))
-    for name in models:
-        if name not in journal.models:
-            raise JournalUnreadable(f"The journal has no request to {name!r}; it has requests to {there}.")
-
-
-def _stopped(replay: Replay) -> str:
-    """Run a replay; return why it has stopped before its end, empty if it has not. Raises as `Replay.run`."""
-    try:
-        asyncio.run(replay.run())
-    except ServerGone as gone:
-        return str(gone)
-    except KeyboardInterrupt:
-        return "it was interrupted"
-    return "" if replay.report.replayed else "no request could be replayed"
-
-
-def _told(report: ReplayReport, stopped: str, *, as_json: bool) -> int:
-    """Print what was found; return the exit status."""
-    if report.replayed or not stopped:
-        tell(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else report.as_text())
-    if stopped:
-        tell(f"torchserve-py replay: {visible(stopped)}", to_stderr=True)
-        return _FAILED
-    return _DIFFERS if report.differing else 0
+        from torchserve_py.tools.replay.run_replay import run_replay
+    except ModuleNotFoundError as error:
+        arguments.exit(2, f"torchserve-py replay needs a package ({error}): pip install 'torchserve-py[replay]'\n")
+    return run_replay(given, models)
