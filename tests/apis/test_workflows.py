@@ -400,6 +400,17 @@ def test_a_server_is_ready_when_its_start_up_workflows_are_registered() -> None:
         assert requests.get(f"{running.inference}/v2/health/ready", timeout=DEADLINE).status_code == 200
 
 
+def test_a_start_up_workflow_has_the_workers_that_its_entry_says() -> None:
+    running = RunningServer(properties={"load_workflows": "w.war?workers.seen=2-3&workers.gone=1"})
+    add_workflow(running, "w", "models: {}\ndag: {seen: [types]}", FUNCTIONS)
+    with running:
+        running.wait_ready()
+        described = {node: running.describe(f"w__{node}")[0] for node in ("seen", "types")}
+        counts = {node: (each["minWorkers"], each["maxWorkers"]) for node, each in described.items()}
+        assert counts == {"seen": (2, 3), "types": (1, 1)}
+        assert "Workflow w has no node gone any more" in running.log()
+
+
 def test_models_of_a_workflow_are_listed_and_its_functions_are_not(running: RunningServer) -> None:
     model_folder(running.model_store, "shouting", SHOUT)
     spec = "models:\n  shout:\n    url: shouting\ndag:\n  seen: [shout]\n"

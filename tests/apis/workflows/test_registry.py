@@ -29,7 +29,14 @@ SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]
 
 @dataclass
 class FakeModel:
+    name: str
     is_stateful: bool = False
+
+
+@dataclass
+class FakeStatus:
+    min_workers: int
+    max_workers: int
 
 
 class FakeModels:
@@ -42,6 +49,7 @@ class FakeModels:
         self.ends.set()
         self.requests: list[RegisterRequest] = []
         self.names: set[str] = set()
+        self.workers: dict[str, FakeStatus] = {}
         self.broken: str | None = None
         self.on_change: list[Callable[[], None]] = []
         self.awaited_workflows: Sequence[AwaitedWorkflow] = ()
@@ -53,6 +61,8 @@ class FakeModels:
         if request.model_name == self.broken:
             raise OSError(28, "No space left on device")
         self.names.add(request.model_name)
+        least = request.initial_workers or 0
+        self.workers[request.model_name] = FakeStatus(least, request.max_workers or least)
         return RegisterResult(request.model_name, "1.0", 1, 1, pending=False)
 
     async def unregister(self, name: str, version: str | None = None) -> None:
@@ -62,7 +72,12 @@ class FakeModels:
         await self.ends.wait()
 
     def get(self, name: str, version: str | None = None) -> FakeModel:
-        return FakeModel()
+        if name not in self.names:
+            raise ModelNotFound(name)
+        return FakeModel(name)
+
+    def status(self, model: FakeModel) -> FakeStatus:
+        return self.workers[model.name]
 
 
 @pytest.fixture
@@ -150,17 +165,43 @@ async def test_what_is_served_is_saved_for_a_later_start(
     assert sorted(str(each.model_name) for each in nodes) == ["slow__m", "slow__pre"]
 
 
+async def test_nodes_that_somebody_has_scaled_have_as_many_workers_at_the_next_start(
+    tmp_path: Path, registry: WorkflowRegistry, models: FakeModels
+) -> None:
+    await registry.register(RegisterRequest(url="w.war", response_timeout=9))
+    await registry.register(RegisterRequest(url="w.war", model_name="other"))
+    models.workers |= {"w__m": FakeStatus(2, 2), "w__pre": FakeStatus(0, 4), "other__m": FakeStatus(5, 5)}
+    saved = ("other=w.war?workers.m=5", "w.war?response_timeout=9&workers.m=2&workers.pre=0-4")
+    assert sorted(saved) == sorted(registry.saved)
+    models.names.remove("other__m")  # somebody has unregistered it
+    assert "other=w.war" in registry.saved
+    models.names.clear()
+    store = tmp_path / "store"
+    (tmp_path / "config.properties").write_text(f"load_workflows={','.join(saved)}\nmodel_store={store}\n")
+    later = WorkflowRegistry(Resolution(parse_flags([]), {}, tmp_path).settings(), models)  # type: ignore[arg-type]
+    await later.register_at_start()
+    assert models.workers["w__m"] == FakeStatus(2, 2)
+    assert models.workers["w__pre"] == FakeStatus(0, 4)
+    assert (models.workers["other__m"], models.workers["other__pre"]) == (FakeStatus(5, 5), FakeStatus(1, 1))
+    assert later.saved == saved
+
+
 @pytest.mark.parametrize(
-    "query", ["", "batch_size=2", "response_timeout=", "response_timeout=-1", "response_timeout=1e3"]
+    "query",
+    [
+        *("", "batch_size=2", "response_timeout=", "response_timeout=-1", "response_timeout=1e3"),
+        *("workers.m=", "workers.m=x", "workers.m=4-2", "workers=2", "response_timeout=1-2"),
+    ],
 )
-async def test_what_follows_an_archive_at_the_start_is_a_timeout(query: str) -> None:
-    with pytest.raises(ValueError, match=r"behind w.war\? is not response_timeout=SECONDS or startup_timeout=SECONDS"):
+async def test_what_follows_an_archive_at_the_start_is_a_timeout_or_workers(query: str) -> None:
+    known = "response_timeout=SECONDS or startup_timeout=SECONDS, or workers.NODE=NUMBER or =LEAST-MOST"
+    with pytest.raises(ValueError, match=rf"behind w.war\? is not {known}"):
         startup_workflows.read(f"w.war?{query}")
 
 
 async def test_the_query_of_a_url_is_the_urls() -> None:
     url = "https://h/w.war?response_timeout=1"
-    assert startup_workflows.read(f"x={url}") == RegisterRequest(url=url, model_name="x")
+    assert startup_workflows.read(f"x={url}").request == RegisterRequest(url=url, model_name="x")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torchserve_py.apis.workflows.errors import (
 )
 from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, execute
 from torchserve_py.apis.workflows.spec import Node
+from torchserve_py.apis.workflows.startup_workflows import Workers
 from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
 from torchserve_py.base.settings.model_spec import ModelSpec, is_url
 from torchserve_py.base.settings.table import Settings
@@ -46,12 +47,18 @@ _AGAIN = 60.0
 
 @dataclass(frozen=True, eq=False)
 class Workflow:
-    """A registered workflow; ``nodes`` are the nodes of its specification with the models that run them."""
+    """A registered workflow.
+
+    Attributes:
+        nodes: Those of its specification, with the models that run them.
+        first_workers: What nodes had when they were registered as their files say.
+    """
 
     name: str
     request: RegisterRequest
     files: WorkflowFiles
     nodes: Mapping[str, RunnableNode]
+    first_workers: Mapping[str, Workers]
 
     @property
     def url(self) -> str:
@@ -109,17 +116,19 @@ class WorkflowRegistry:
         self._running[call.task] = workflow
         call.task.add_done_callback(self._running.pop)
 
-    async def register(self, request: RegisterRequest) -> Workflow:
+    async def register(self, request: RegisterRequest, workers: Mapping[str, Workers] | None = None) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
 
         The request's `model_name` is the name of the workflow; its timeouts count for every model of the workflow.
+        ``workers`` has those of nodes that do not have as many as the specification says.
+
         Raises WorkflowError: the workflow cannot be served, and all that was done for it is undone; ModelError: its
         name or a timeout is wrong; ArchiveError: the archive could not be downloaded; ShuttingDown: the server takes no
         new work.
         """
         if self._draining:
             raise ShuttingDown
-        return await self._changes.complete(self._register(request))
+        return await self._changes.complete(self._register(request, workers or {}))
 
     async def register_at_start(self) -> None:
         """Register those of ``load_workflows``; try again, each minute, what fails."""
@@ -128,7 +137,7 @@ class WorkflowRegistry:
                 if text not in self._waiting:  # somebody has registered it meanwhile
                     continue
                 try:
-                    await self.register(startup_workflows.read(text))
+                    await self.register(*startup_workflows.read(text))
                 except (WorkflowError, ArchiveError, ModelError, ValueError) as error:
                     self.failures[text] = str(error)
                     self._show_waiting()
@@ -139,7 +148,7 @@ class WorkflowRegistry:
     @property
     def saved(self) -> tuple[str, ...]:
         """The value of ``load_workflows`` with which a later server has the same workflows."""
-        served = [startup_workflows.written(each.spec, each.request) for each in self.workflows()]
+        served = [startup_workflows.written(each.spec, each.request, self._scaled(each)) for each in self.workflows()]
         return (*served, *(text for text in self._waiting if text not in served))
 
     async def unregister(self, name: str) -> None:
@@ -170,7 +179,23 @@ class WorkflowRegistry:
 
     # Changes
 
-    async def _register(self, request: RegisterRequest) -> Workflow:
+    def _workers(self, node: RunnableNode) -> Workers | None:
+        """Return the workers of a node, None if its model is served no more."""
+        try:
+            status = self._serving.status(self._serving.get(node.model_name, node.model_version))
+        except (ModelNotFound, ModelVersionNotFound):
+            return None
+        return Workers(status.min_workers, status.max_workers)
+
+    def _scaled(self, workflow: Workflow) -> dict[str, Workers]:
+        """Return the workers of those nodes that somebody has scaled."""
+        return {
+            name: workers
+            for name, node in workflow.nodes.items()
+            if (workers := self._workers(node)) is not None and workers != workflow.first_workers.get(name)
+        }
+
+    async def _register(self, request: RegisterRequest, workers: Mapping[str, Workers]) -> Workflow:
         check_numbers(request)
         settings = self._settings
         if is_url(request.url):
@@ -194,10 +219,16 @@ class WorkflowRegistry:
         name = request.model_name or files.name
         try:
             with self._reserved(name):
-                workflow = Workflow(name, request, files, {})
+                workflow = Workflow(name, request, files, {}, {})
                 check_names(name, "", of="workflow")
                 startup_workflows.check(workflow.spec)
-                workflow = replace(workflow, nodes=await self._register_nodes(name, files, request))
+                nodes = await self._register_nodes(name, files, request, workers)
+                first = {
+                    each: counts
+                    for each, node in nodes.items()
+                    if each not in workers and (counts := self._workers(node)) is not None
+                }
+                workflow = replace(workflow, nodes=nodes, first_workers=first)
                 self._workflows[name] = workflow
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
@@ -231,17 +262,24 @@ class WorkflowRegistry:
             self._coming.discard(name)
 
     async def _register_nodes(
-        self, workflow: str, files: WorkflowFiles, request: RegisterRequest
+        self, workflow: str, files: WorkflowFiles, request: RegisterRequest, workers: Mapping[str, Workers]
     ) -> dict[str, RunnableNode]:
         """Register every node as a model; after a failure unregister those that were registered."""
         nodes = files.spec.nodes.values()
+        for name in workers.keys() - files.spec.nodes.keys():
+            logger.warning(
+                "Workflow %s has no node %s any more; its number of workers counts for nothing", workflow, name
+            )
         for node in nodes:
             if node.url is not None and is_url(node.url):
                 self._check_downloads(node.url)
         done: dict[str, RunnableNode] = {}
 
         async def register(node: Node) -> None:
-            result = await self._serving.register(_model_of(node, workflow, files, request))
+            wanted = _model_of(node, workflow, files, request)
+            if (counts := workers.get(node.name)) is not None:
+                wanted = replace(wanted, initial_workers=counts.least, max_workers=counts.most)
+            result = await self._serving.register(wanted)
             done[node.name] = RunnableNode(node, result.model_name, result.model_version)
             if self._serving.get(result.model_name, result.model_version).is_stateful:
                 raise InvalidModel("a model with sequenceBatching cannot be part of a workflow")
