@@ -198,7 +198,8 @@ class Inheritance:
     def closed(self, sequence_id: str, *, is_lost: bool) -> None:
         """Note that a sequence is over which others may expect."""
         if self._left.is_shared or self._handover.final is not None:
-            self._left.absent(sequence_id, is_lost=is_lost)
+            # What was being fetched can be read again.
+            self._left.absent(sequence_id, is_lost=is_lost and sequence_id not in self._left.fetching)
 
     def fetch(self, sequence: Sequence, worker: Worker) -> None:
         """Give a worker what another server has left of a sequence, once an earlier attempt to do so is over."""

@@ -43,6 +43,9 @@ _MOST_BYTES: Final = 80_000_000
 #: A list is written anew once it has this many lines more than twice as many as it needs.
 _SPARE_LINES: Final = 1_000
 
+#: The length of the first line of a list.
+_HEAD: Final = 16
+
 HAS: Final = "+"
 LACKS: Final = "-"
 LOST: Final = "!"
@@ -87,16 +90,17 @@ class _List:
     """The list of another server.
 
     Attributes:
+        head: Its first line, which is another one when it was written anew.
         stamp: What changes when its server shows that it lives.
         heard_at: When that was last seen, by `time.monotonic`.
         end: Up to which byte it was read.
         marks: What it says, by the names of sequences.
     """
 
-    inode: int
+    head: bytes
     stamp: tuple[int, int]
     heard_at: float
-    end: int = 0
+    end: int = _HEAD + 1
     marks: dict[str, str] = field(default_factory=dict)
 
 
@@ -114,8 +118,8 @@ class ServerLists(Generic[F]):
         #: What the own list says, whether its file does, with how many lines, and when that was written.
         self._marks: dict[str, str] = {}
         self._is_whole, self._lines, self._written_at = False, 0, 0.0
-        #: The time of the folder when it was.
-        self._folder_time = time.time()
+        #: The time of the folder when it was: clocks of machines differ.
+        self._folder_time = 0.0
         self._asks_for: list[Wanted] = []
         self._others: dict[str, _List] = {}
         self._read_at = 0.0
@@ -128,8 +132,6 @@ class ServerLists(Generic[F]):
         What is found, or is nowhere, is listed as the own one before this returns. What others have is asked for.
         Raises OSError: the folder cannot be read.
         """
-        if not self._is_whole:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files: Mapping[str, F] = {}
         places: dict[str, Place] = {}
         if sought or time.monotonic() - self._read_at >= _SIGN_INTERVAL:
@@ -200,7 +202,8 @@ class ServerLists(Generic[F]):
         self._is_whole = True
 
     def _write_all(self) -> None:
-        _replace(self._own, _lines_of(self._marks))
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(self._own, f"{secrets.token_hex(_HEAD // 2)}\n{_lines_of(self._marks)}")
         self._lines = len(self._marks)
         self._is_written()
 
@@ -218,7 +221,11 @@ class ServerLists(Generic[F]):
 
     def _paths(self, ending: str) -> Iterable[Path]:
         """Return the files of other servers, except those that count no more, which are removed."""
-        for name in os.listdir(self._folder):  # noqa: PTH208 - ten times as fast
+        try:
+            names = os.listdir(self._folder)  # noqa: PTH208 - ten times as fast
+        except FileNotFoundError:  # it is made with the own list
+            self._is_whole, names = False, []
+        for name in names:
             path = self._folder / name
             if name.startswith(".") or not name.endswith(ending) or path in (self._own, self._own_wanted):
                 continue
@@ -268,8 +275,9 @@ def _read_list(path: Path, known: _List | None, now: float) -> _List:
         if about.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes, the most that is read")
         stamp = about.st_mtime_ns, about.st_size
-        if known is None or known.inode != about.st_ino or known.end > about.st_size:
-            known = _List(about.st_ino, stamp, now)
+        head = file.read(_HEAD + 1)
+        if known is None or known.head != head:
+            known = _List(head, stamp, now)
         elif known.stamp != stamp:
             known.stamp, known.heard_at = stamp, now
         if about.st_size > known.end:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -25,6 +26,8 @@ _WANTED_INTERVAL: Final = 0.1
 _SEEK_INTERVAL: Final = 0.02
 #: How long a look may take (seconds).
 _LIMIT: Final = 2.0
+#: How many changes are told in one turn of the event loop.
+_MOST_CHANGED: Final = 5_000
 #: Of how many sequences others are told that they are lost; the oldest are forgotten.
 _MOST_LOST: Final = 10_000
 
@@ -68,8 +71,9 @@ class Whereabouts(Generic[F]):
 
         What they have begun anew while this server was frozen, and taken for dead, is given up.
         """
-        task = self._run(is_open, leave, give_up)
-        self._task = in_background(task, "telling other servers which sequences this one has")
+        if self._task is None:
+            task = self._run(is_open, leave, give_up)
+            self._task = in_background(task, "telling other servers which sequences this one has")
 
     async def end(self, still_open: Iterable[str]) -> None:
         """Tell the other servers that this one has ended, with the sequences that are still open. Raises OSError."""
@@ -128,7 +132,9 @@ class Whereabouts(Generic[F]):
                 logger.exception("Other servers could not be told of sequences in memory this time")
 
     async def _look(self, is_open: IsOpen) -> Seen[F]:
-        changed, self._changed = self._changed, {}
+        changed = dict(islice(self._changed.items(), _MOST_CHANGED))
+        for name in changed:
+            del self._changed[name]
         sought = {name: each.wanted for name, each in self._sought.items()}
         marks = {name: self._mark(name, is_open(each)) for name, each in changed.items() if name not in sought}
         try:

@@ -113,7 +113,6 @@ class ModelRegistry(ServedModels):
         """
         await self._assembly.start()
         await self._handover.look()
-        self._handover.share(self._has_in_memory, self._leave_wanted, self._give_up)
         # In threads, as a disk may hang.
         self.restored = await asyncio.to_thread(self._restore, self._settings)
         wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings, self.restored)))
@@ -424,6 +423,7 @@ class ModelRegistry(ServedModels):
         self._live[model.served.id] = model
         if model.served.is_stateful and not model.served.is_durable:
             model.dispatcher.inherit(self._handover.of(plan.name), plan.version)
+            self._handover.share(self._has_in_memory, self._leave_wanted, self._give_up)
         return model
 
     async def _take_over(self, model: Model, saved: SavedModel | None, tell: Tell | None) -> None:
