@@ -68,7 +68,9 @@ def read(text: str) -> StartupWorkflow:
     if wrong or not (timeouts or workers):
         known = f"{'=SECONDS or '.join(_TIMEOUTS)}=SECONDS, or {_WORKERS}NODE=NUMBER or =LEAST-MOST"
         raise ValueError(f"{', '.join(wrong) or repr(query)} behind {location}? is not {known}")
-    return StartupWorkflow(RegisterRequest(url=location, model_name=spec.name, **timeouts), workers)
+    response, startup = (timeouts.get(name) for name in _TIMEOUTS)
+    request = RegisterRequest(url=location, model_name=spec.name, response_timeout=response, startup_timeout=startup)
+    return StartupWorkflow(request, workers)
 
 
 def name_of(text: str) -> str:
