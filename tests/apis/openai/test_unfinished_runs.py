@@ -2,10 +2,17 @@
 
 import logging
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tests.endpoints.conftest import Start
+from tests.endpoints.fake_serving import FakeModel, FakeServing
 
+from torchserve_py.apis.openai import owned_ids
+from torchserve_py.apis.openai.background_runs import continue_runs
 from torchserve_py.apis.openai.unfinished_runs import UnfinishedRuns
 
 
@@ -31,3 +38,19 @@ async def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path, capl
     assert await runs.oldest_first() == []
     (told,) = caplog.messages
     assert "will not go on after a restart by themselves" in told
+
+
+@pytest.mark.parametrize(("model", "key"), [("gone", None), ("m", SimpleNamespace(name="gone"))])
+async def test_one_whose_model_or_key_is_not_there_is_forgotten_after_a_week(
+    model: str, key: Any, start: Start, tmp_path: Path
+) -> None:
+    endpoints = await start(FakeServing([FakeModel("m")]), data_folder=tmp_path)
+    sequence = owned_ids.new_sequence(FakeModel(model).served, key)
+    old, new = (owned_ids.new_response(sequence) for _ in range(2))
+    runs = UnfinishedRuns(tmp_path)
+    for each in (old, new):
+        await runs.add(each)
+    week_ago = time.time() - 7 * 86_400 - 60
+    os.utime(tmp_path / "background" / old, (week_ago, week_ago))
+    await continue_runs(endpoints.endpoints.context)
+    assert await runs.oldest_first() == [new]

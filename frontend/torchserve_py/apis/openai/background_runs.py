@@ -334,11 +334,12 @@ async def continue_runs(context: EndpointContext) -> None:
 
 
 async def _continue(context: EndpointContext, runs: BackgroundRuns, name: str, room: asyncio.Semaphore) -> None:
-    """Go on with a response once its model is loaded; do nothing if that or the client's key is gone."""
+    """Go on with a response once its model is loaded; forget it in time if that or the client's key is gone."""
     sequence = owned_ids.sequence_of(name, owned_ids.RESPONSE) or ""
     while True:
         model = next((each for each in context.serving.models() if owned_ids.is_of_model(sequence, each)), None)
         if model is None:
+            await runs.unfinished.remove_if_old(name)
             return
         if context.serving.is_loaded(model):
             break
@@ -351,3 +352,4 @@ async def _continue(context: EndpointContext, runs: BackgroundRuns, name: str, r
                 response = BackgroundResponse(name, sequence, model, context.serving, headers, account)
                 await asyncio.wait((runs.ensure(response),))
             return
+    await runs.unfinished.remove_if_old(name)

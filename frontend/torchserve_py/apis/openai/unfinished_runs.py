@@ -1,13 +1,15 @@
 """Which responses in the background have not ended: a server that starts goes on with them.
 
 While a response is made, an empty file named after it is in `data_folder`. A response that cannot be made keeps its
-file until the next start, or until a client asks for it.
+file until the next start, or until a client asks for it. Whether its model or key will come back nobody knows, so
+that a file is kept without them for a week: another server with this folder may have them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +17,8 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 _FOLDER: Final = "background"
+#: How long a response is noted that no server can go on with (seconds).
+_LONGEST_WAIT: Final = 7 * 86_400.0
 
 
 class UnfinishedRuns:
@@ -31,6 +35,12 @@ class UnfinishedRuns:
     async def remove(self, response_id: str) -> None:
         """Note that nothing is left to do for a response."""
         await asyncio.to_thread(self._change, response_id, is_there=False)
+
+    async def remove_if_old(self, response_id: str) -> None:
+        """Stop noting a response, whose model or key is not here, if that has been so for a week."""
+        begun = await asyncio.to_thread(_moment, self._folder / response_id)
+        if begun < time.time() - _LONGEST_WAIT:
+            await self.remove(response_id)
 
     async def oldest_first(self) -> list[str]:
         """Return the responses that were noted, and have not ended as far as is known."""
