@@ -64,7 +64,7 @@ export class LiveSession {
   /** The id of the session's sequence, as the server's logs have it. */
   readonly sequence: string;
   /**
-   * What lets another page, or this one after a reload, go on with the session; a secret. Null: the model has no store,
+   * What lets another page, or this one after a reload, go on with the session; a secret. Null: late steps are dropped,
    * or the session has a sequence with a name.
    */
   readonly resumeToken: string | null;

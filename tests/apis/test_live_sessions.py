@@ -195,7 +195,9 @@ def test_a_session_that_the_store_does_not_know_is_lost(model: Path, environment
         assert begun.closed() == (1008, "A session is resumed before its first step.")
 
 
-def test_without_a_store_a_session_is_lost_with_its_connection(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_without_a_store_a_session_is_lost_with_its_connection_but_may_be_taken_over(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     config = CONFIG.format(
         response_timeout=20, idle=60_000, store="memory", place="", lease=600, checkpoint_every=100
     ).replace("{store: memory, , lease: 600, checkpointEvery: 100}", "{store: memory}")
@@ -203,12 +205,22 @@ def test_without_a_store_a_session_is_lost_with_its_connection(tmp_path: Path, e
     with RunningServer({"tally": folder}, environment=environment) as server:
         server.wait_ready()
         first = Session(server)
-        assert first.greeting["resume"] is None
+        token = first.greeting["resume"]
         assert first.step("5") == "5"
-        first.cut()
-        second = Session(server)
-        assert [each["error"]["cause"] for each in second.resume("any", 1, 1)] == ["sequence_lost"]
-        assert second.closed() == (4410, "sequence_lost")
+        second, _ = resumed(server, token, 1, 1)
+        assert first.closed() == (4409, "Another connection has resumed the session.")
+        assert second.step("2", step=2) == "7"
+        third, got = resumed(server, token, 1, 2)
+        assert [(each["step"], each["body"]) for each in got[:-1]] == [(2, "7")]
+        assert third.step("2", step=2) == "7", "a step that is sent twice counts once"
+        third.send("no number", step=4)
+        assert third.receive()["error"]["cause"] == "step_gap"
+        third.cut()
+        eventually(lambda: server.metric("ts_open_sequences", model_name="tally") == 0, "the server has noticed")
+        for lost, after in ((token, 2), ("any", 1)):
+            fourth = Session(server)
+            assert [each["error"]["cause"] for each in fourth.resume(lost, after, after)] == ["sequence_lost"]
+            assert fourth.closed() == (4410, "sequence_lost")
 
 
 def test_steps_behind_an_end_by_the_handler_begin_nothing_anew() -> None:

@@ -88,7 +88,7 @@ export class LiveSession {
 
   /**
    * What lets another page, or this one after a reload, go on with the session: `open(url, {resume})`. It is a secret.
-   * Null: the model has no store, or the session has a sequence with a name, by which it goes on.
+   * Null: late steps are dropped, or the session has a sequence with a name, by which it goes on.
    */
   get resumeToken() {
     return this.#told.named ? null : this.#token;

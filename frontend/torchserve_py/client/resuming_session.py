@@ -61,7 +61,7 @@ class AsyncSession:
     def resume_token(self) -> str | None:
         """What lets another connection, also of another program, go on with this session: ``session(resume=…)``.
 
-        It is a secret: whoever has it has the session. None: the model has no store, so that a session ends with its
+        It is a secret: whoever has it has the session. None: late steps are dropped, so that a session ends with its
         connection; or the session has a sequence with a name, by which it goes on.
         """
         return self._progress.token_for_others
@@ -268,7 +268,7 @@ class AsyncSession:
         elif code not in _RESUMABLE:
             self._over = SessionClosed(code, reason)
         elif self._is_greeted and self._progress.token is None:
-            text = "The connection is lost, and the model has no store of sequences."
+            text = "The connection is lost, and a session that drops late steps cannot be resumed."
             self._over = SequenceLost(410, "sequence_lost", text)
 
     async def _wait(self, end: float, why: str) -> None:

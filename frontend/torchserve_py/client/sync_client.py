@@ -60,7 +60,7 @@ class Session:
     def resume_token(self) -> str | None:
         """What lets another connection, also of another program, go on with this session: ``session(resume=…)``.
 
-        It is a secret: whoever has it has the session. None: the model has no store, so that a session ends with its
+        It is a secret: whoever has it has the session. None: late steps are dropped, so that a session ends with its
         connection; or the session has a sequence with a name, by which it goes on.
         """
         return self._session.resume_token

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.proxies import HAProxy
 from tests.sequences.handover.test_scaled_and_restarted import CONFIG, COUNTING, MIGRATING, TWO, VERSIONED, versioned
+
+from torchserve_py.client import Answer, Client
 
 QUICKLY = {"drain_timeout": 0}
 #: Longer than a test waits for a server that stops.
@@ -162,3 +165,36 @@ def test_a_server_that_still_serves_during_its_delay_gives_what_another_one_is_a
             assert count(second, "a", **numbered(2, "a")) == 2
             assert count(first, "b", **numbered(2, "b")) == 2
             assert count(first, "a", **numbered(3, "a")) == 3
+
+
+def test_a_live_session_in_memory_goes_on_with_the_next_server(tmp_path: Path) -> None:
+    with RunningServer({"counting": model_folder(tmp_path, "counting", COUNTING, CONFIG)}, QUICKLY) as server:
+        server.wait_ready()
+        with Client(server.inference, patience=DEADLINE) as client, client.session("counting") as session:
+            assert [count_in(session.step(b"")) for _ in range(3)] == [1, 2, 3]
+            restart(server)
+            assert [count_in(session.step(b"")) for _ in range(2)] == [4, 5]
+            with client.session("counting", resume=session.resume_token) as again:
+                assert again.last_step == 5
+                assert count_in(again.step(b"")) == 6
+
+
+def test_a_live_session_in_memory_goes_on_at_another_server_of_its_fleet(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "counting", COUNTING, CONFIG)
+    settings = {**PATIENTLY, "fleet_state": tmp_path / "fleet"}
+    servers = [RunningServer({"counting": folder}, settings) for _ in range(2)]
+    with servers[0], servers[1], HAProxy([each.inference for each in servers]) as proxy:
+        proxy.wait_for(2)
+        for each in servers:
+            each.wait_ready()
+        with Client(proxy.url, patience=DEADLINE) as client, client.session("counting") as session:
+            for number in range(3):
+                assert count_in(session.step(b"")) == 2 * number + 1
+                (at,) = [each for each in servers if each.metric("ts_open_sequences", model_name="counting")]
+                restart(at)
+                assert count_in(session.step(b"")) == 2 * number + 2
+                proxy.wait_for(2)
+
+
+def count_in(answer: Answer) -> int:
+    return int(answer.body.partition(b" ")[0])

@@ -221,6 +221,8 @@ class Steps:
         verdict = judge(step.claim, record, running, self._rules)
         if not isinstance(verdict, RunStep):
             return self._without_handler(step, verdict, record)
+        if step.claim.asks:
+            return error_answer(step.row.job_id, 500, CLIENT_ASKS)
         if verdict.begins:
             record = self._begin(step, record)
             running = 0

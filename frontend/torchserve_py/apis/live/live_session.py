@@ -1,15 +1,16 @@
 """One live session: the client numbers the steps of a sequence, and may come back to it.
 
-A client resumes a session of a stored sequence at any server that uses the same store. The id of the sequence is a
-digest of its resume token, so a server finds the sequence of a token without storing resume tokens; what names the
-sequence to the store is another digest. Steps have the numbers that the client gives them.
+A client resumes a session of a stored sequence at any server that uses the same store, and one of a sequence in memory
+at a server to which its own has left that. The id of the sequence is a digest of its resume token, so a server finds it
+without storing resume tokens; what names the sequence to the store is another digest. Steps have the numbers that the
+client gives them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NoReturn
 
@@ -80,8 +81,8 @@ class LiveSession(StepSession):
 
     @property
     def _can_resume(self) -> bool:
-        """Whether the session outlives its connection: its state is stored, and each of its steps has a number."""
-        return self.template.model.is_durable and not self.template.drops_late_steps
+        """Whether the session may outlive its connection: each of its steps has a number."""
+        return not self.template.drops_late_steps
 
     def put_next(self, step: LiveStep, send: SendPart) -> None:
         """Submit a step. Where steps are dropped, their sequence counts only those that are not."""
@@ -130,7 +131,7 @@ class LiveSession(StepSession):
                 # The step was applied, and its answer was too large to be kept, or is too old.
                 if failure.cause in (HANDLER_ERROR, Cause.step_applied):
                     applied, self.last = step, number
-                elif failure.cause in (Cause.not_applied, Cause.sequence_unknown):
+                elif failure.cause in self._not_there:
                     if number == asked.after:
                         await self._tell_lost()
                     continue
@@ -146,6 +147,15 @@ class LiveSession(StepSession):
         await self.greet()
         if applied is not None and applied.ends:
             raise SessionOver(*ENDED)
+
+    @property
+    def _not_there(self) -> Collection[Cause]:
+        """Which causes say that a step was not applied to a sequence that goes on.
+
+        One in memory ends with its connection, unless its server has left it to another one.
+        """
+        known = (Cause.not_applied, Cause.sequence_unknown)
+        return known if self.template.model.is_durable else (*known, Cause.sequence_ended)
 
     async def _tell_lost(self) -> NoReturn:
         lost = failure_of_job(Cause.sequence_lost, self.template.model.name, self.template.version, self.sequence_id)

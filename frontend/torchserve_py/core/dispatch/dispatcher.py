@@ -76,7 +76,8 @@ class Dispatcher(CallOwner):
         self._keeps_sequences = policy.sequences is not None
         #: Whether its sequences are stored.
         self.durable = policy.sequences is not None and policy.sequences.durable
-        #: Converts the scheduler's time to that of `boot_time`, for the histories of stored sequences; else None.
+        #: Converts the scheduler's time to that of `boot_time`, for the histories of stored sequences; None if none of
+        #: those in memory was asked after.
         self._moment_of = self._clock.moment_of if self.durable else None
         #: The most seconds that a request may wait for a worker.
         self._client_timeout = client_timeout
@@ -126,6 +127,8 @@ class Dispatcher(CallOwner):
         if self._keeps_sequences and (named := call.sequence) is not None:
             call.sequence_id, call.starts_sequence, call.ends_sequence = named.id, named.starts, named.ends
             call.step, call.token = named.step, named.token
+            if call.only_ask:
+                self._moment_of = self._clock.moment_of  # from now on workers get histories, which tell it
         call.owner = self
         if call.open_ended:
             call.inputs = Inputs(lambda given: self._pass_on(call, given))
