@@ -5,16 +5,20 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
+from tests.endpoints.conftest import Start
 from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted, worker_status
 
 from torchserve_py.apis.openai import background_runs
 from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRefused
+from torchserve_py.apis.openai.openai_keys import OpenAIKeys
 from torchserve_py.base.causes import Cause
+from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.base.settings.server_settings import server_settings
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.sequences import SequenceHeaders
-from ts.apis.openai.openai_calls import CALL_HEADER, ResponsesCall
+from ts.apis.openai.openai_calls import CALL_HEADER, RUN_HEADER, ResponsesCall
 
 
 @pytest.fixture
@@ -113,3 +117,26 @@ async def test_a_run_ends_with_the_load_of_its_model(model: FakeModel, monkeypat
     model.config = replace(model.config, startup_timeout=0)
     with pytest.raises(StepRefused, match="no worker"):
         await response(model).run(lambda: None)
+
+
+async def test_a_stream_stays_open_while_its_model_loads(model: FakeModel, start: Start) -> None:
+    events = iter(['{"type": "a"}', None, None, None, '{"type": "b"}'])
+
+    def behave(call: Submitted) -> None:
+        asked = ResponsesCall.decoded(call.header_dict[CALL_HEADER])
+        if asked.operation == "create_response":
+            call.part(json.dumps({"id": asked.item}).encode(), headers=[(RUN_HEADER, "true")])
+        elif asked.operation == "claim_run":
+            call.part(b'{"over": true}')
+        elif (event := next(events)) is None:
+            call.fail(Cause.no_worker)
+        else:
+            call.part(json.dumps({"events": f"data: {event}\n\n", "last": 0, "over": "b" in event}).encode())
+
+    model.config = replace(model.config, plugin_keys=PluginKeys((OpenAIKeys.model_validate({"openai": True}),)))
+    model.behave = behave
+    serving = await start(FakeServing([model]))
+    body = {"model": "noop", "input": "hi", "background": True, "stream": True}
+    async with httpx.AsyncClient(base_url=str(serving.address()), timeout=60) as client:
+        answer = await client.post("/v1/responses", json=body)
+    assert answer.text == 'data: {"type": "a"}\n\ndata: {"type": "b"}\n\n'
