@@ -147,9 +147,7 @@ def load_handler(
     prepare(service, runtime, load)
     if service.steps is not None:
         service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
-        if load["cache"] is not None:
-            send = partial(connection.send, large=True)
-            runtime.answers |= service.steps.hand_over(send, load["cache"]["most_state"])
+        runtime.open_handover(load)
     return partial(serve, connection, runtime), runtime.declares
 
 

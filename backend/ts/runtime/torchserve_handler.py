@@ -243,6 +243,12 @@ class TorchServeHandler:
         if steps is not None:
             steps.end(ended)
 
+    def open_handover(self, load: Load) -> None:
+        """Give sequences to other workers, and take theirs, unless a store has them."""
+        if self._service.steps is not None and load["cache"] is not None:
+            send = partial(self._connection.send, large=True)
+            self.answers |= self._service.steps.hand_over(send, load["cache"]["most_state"])
+
     def add_state(self, sequence_id: str, piece: Buffer) -> None:
         """Take a piece of a sequence that another worker gives."""
         if self._service.steps is not None:

@@ -30,6 +30,12 @@ class Handler:
         return answers
 """
 CONFIG = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 100\nbatchSize: 4\nmaxBatchDelay: 0\n"
+ONE_BY_ONE = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 100\nasyncCommunication: true\n"
+ASYNCHRONOUS = (
+    COUNTING.replace("def handle", "async def handle")
+    .replace("import time", "import asyncio")
+    .replace("time.sleep", "await asyncio.sleep")
+)
 TWO = "minWorkers: 2\nmaxWorkers: 2\n"
 
 
@@ -69,6 +75,7 @@ class Client(threading.Thread):
 def server(tmp_path: Path) -> Iterator[RunningServer]:
     models = {
         "counting": model_folder(tmp_path, "counting", COUNTING, CONFIG + TWO),
+        "asynchronous": model_folder(tmp_path, "asynchronous", ASYNCHRONOUS, ONE_BY_ONE + TWO),
         "single": model_folder(tmp_path, "single", COUNTING, CONFIG),
     }
     with RunningServer(models) as server:
@@ -92,20 +99,21 @@ def stop_all(clients: list[Client]) -> None:
     assert [client.wrong for client in clients if client.wrong] == []
 
 
-def test_all_steps_count_once_while_workers_come_and_go(server: RunningServer) -> None:
-    clients = [Client(server, "counting", f"s{number}") for number in range(16)]
+@pytest.mark.parametrize("model", ["counting", "asynchronous"])
+def test_all_steps_count_once_while_workers_come_and_go(model: str, server: RunningServer) -> None:
+    clients = [Client(server, model, f"s{number}") for number in range(16)]
     assert all_step_on(clients)
     for workers in (1, 3, 2):
-        assert server.scale("counting", workers).ok
+        assert server.scale(model, workers).ok
         assert all_step_on(clients)
-    restarted = requests.put(f"{server.management}/models/counting/1.0/restart", timeout=DEADLINE)
+    restarted = requests.put(f"{server.management}/models/{model}/1.0/restart", timeout=DEADLINE)
     assert (restarted.status_code, restarted.json()["state"]) == (200, "done"), restarted.text
     assert all_step_on(clients)
     stop_all(clients)
     assert all(len(client.processes) > 1 for client in clients)
-    assert server.metric("ts_sequences_moved_total", model_name="counting") >= 16
-    assert server.metric("ts_sequences_closed_total", model_name="counting", reason="worker_lost") == 0
-    assert server.metric("ts_open_sequences", model_name="counting") == 16
+    assert server.metric("ts_sequences_moved_total", model_name=model) >= 16
+    assert server.metric("ts_sequences_closed_total", model_name=model, reason="worker_lost") == 0
+    assert server.metric("ts_open_sequences", model_name=model) == 16
 
 
 VERSIONED = """

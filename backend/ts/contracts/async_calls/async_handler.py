@@ -26,6 +26,7 @@ from ts.contracts.async_calls.event_loop import Loading
 from ts.jobs.errors import HandlerFailed
 from ts.jobs.row import Row
 from ts.jobs.sequence_steps import StoreReports
+from ts.protocol.frames import Buffer
 from ts.protocol.log_records import running
 from ts.protocol.messages import CALL_DEPTH, NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, Load
 from ts.protocol.request_names import header_among
@@ -100,6 +101,7 @@ class AsyncHandler(AsyncRuntime):
         calls: ModelCalls | None = None,
     ) -> None:
         super().__init__(handler.declares)
+        self.answers = handler.answers
         self._handler = handler
         self._service = service
         self._connection = connection
@@ -136,6 +138,9 @@ class AsyncHandler(AsyncRuntime):
             super().called(number, answer)
         else:
             self._calls.answered(number, answer)
+
+    def add_state(self, sequence_id: str, piece: Buffer) -> None:
+        self._handler.add_state(sequence_id, piece)
 
     async def _call(self, row: Row) -> None:
         await AsyncCall(self._service, row, self._connection, self._max_response_size).run_to_end()
@@ -175,6 +180,7 @@ def _load(heartbeat: Heartbeat, load: Load, connection: FrontendConnection, runn
     prepare(service, handler, load, wait_for)
     if service.steps is not None:
         service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
+        handler.open_handover(load)
     calls: ModelCalls | None = service.handler.calls if load["max_call_size"] else None
     if calls is not None:
         calls.open(connection, load["max_call_size"])

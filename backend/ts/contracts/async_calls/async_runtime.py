@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ts.connection.frontend_connection import FrontendConnection
 from ts.jobs import device_loss
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow, ResultRow
 
 
@@ -91,6 +92,8 @@ class AsyncRuntime(ABC):
 
     Attributes:
         declares: The declarations of the loaded model, see `ts.protocol.messages.Loaded`.
+        answers: What answers further questions, by their kind, between two turns of the event loop: messages
+            ``[kind, number, …]``.
         is_observed_by_job: Whether the main loop starts each job through observers (`ts.runtime.worker_observer`);
             otherwise the runtime calls the handler through them.
     """
@@ -99,6 +102,7 @@ class AsyncRuntime(ABC):
 
     def __init__(self, declares: Mapping[str, Any]) -> None:
         self.declares = declares
+        self.answers: Mapping[str, Callable[..., Any]] = {}
 
     @abstractmethod
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
@@ -116,6 +120,10 @@ class AsyncRuntime(ABC):
     def called(self, number: int, answer: list[Any]) -> None:
         """Take what came of a call of another model. Raises ValueError: the model makes none."""
         raise ValueError(f"the frontend answers call {number}, which was not made")
+
+    def add_state(self, sequence_id: str, piece: Buffer) -> None:
+        """Take a piece of a sequence that another worker gives. Raises ValueError: the model takes none."""
+        raise ValueError(f"the frontend sends a state of {sequence_id!r}, which was not asked for")
 
     async def is_healthy(self) -> bool:
         """Return whether the model reports that it can serve."""

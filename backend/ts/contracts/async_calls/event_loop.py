@@ -112,8 +112,12 @@ class _Jobs:
                 self._probe(self._expose(number))
             case [messages.END_SEQUENCE, ended]:
                 self._runtime.end_sequences(map(EndedSequence._make, ended))
+            case [messages.STATE, sequence_id, piece]:
+                self._runtime.add_state(sequence_id, piece)
             case [messages.CALLED, number, *answer]:
                 self._runtime.called(number, answer)
+            case [kind, number, *fields] if kind in self._runtime.answers:
+                self._connection.send([messages.ANSWER, number, self._runtime.answers[kind](*fields)])
             case [messages.STOP]:
                 self._stopping = True
             case [kind, *_]:
