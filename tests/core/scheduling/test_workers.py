@@ -89,6 +89,18 @@ def test_a_worker_that_stays_after_all_counts_as_the_latest():
     assert [play.submit(name, name) for name in "stu"] == [["w2 <- s"], ["w3 <- t"], ["w1 <- u"]]
 
 
+def test_a_worker_that_is_to_leave_for_two_reasons_takes_no_sequences_once_one_of_them_is_gone():
+    play = Play(sequences(), workers=2)
+    play.submit("a", "s")
+    play.scheduler.vacate("w1")
+    play.scheduler.vacate("w1")
+    play.scheduler.reopen("w1", play.now)
+    play.worker_lost("w2")
+    assert play.scheduler.successor() is None, "s would move to the worker that it is at, and be dropped there"
+    play.scheduler.reopen("w1", play.now)
+    assert play.scheduler.successor() == "w1"
+
+
 def test_a_waiting_job_that_starts_anew_survives_the_loss_of_the_worker():
     play = Play(sequences(), workers=2)
     play.submit("a", "s")

@@ -176,6 +176,7 @@ class WorkerLoad:
     alone: Job | None = None  # the job that it has for itself, or beside those that it had before
     alone_until: float = 0.0  # for how long at most
     timer: int = 0  # kept by `Deadlines`
+    vacated: int = 0  # how many callers of `Scheduler.vacate` have not reopened it
     gives: bool = False  # whether its sequences can move to other workers
     is_shut: bool = False  # whether it is given nothing, since it rests or has a job for itself
 

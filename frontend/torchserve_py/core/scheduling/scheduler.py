@@ -241,15 +241,17 @@ class Scheduler:
         Each may `leave`, and `arrive` at a `successor` or `stay`. Then retire the worker, or `reopen` it.
         """
         worker = self._worker(worker_id)
+        worker.vacated += 1
         if self._sequences is None:
             return ()
         return sorted(self._sequences.vacate(worker), key=lambda sequence: sequence.state is not IDLE)
 
     def reopen(self, worker_id: str, now: float) -> Effects:
-        """Bind sequences again to a worker that stays after all."""
+        """Bind sequences again to a worker that stays after all, once all who have called `vacate` have called this."""
         self._catch_up(now)
         worker = self._worker(worker_id)
-        if self._sequences is not None and not worker.retiring:
+        worker.vacated = max(0, worker.vacated - 1)
+        if self._sequences is not None and not (worker.retiring or worker.vacated):
             self._sequences.reopen(worker, now)
         return self._conclude(now)
 
