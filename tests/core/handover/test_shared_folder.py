@@ -211,6 +211,29 @@ async def test_servers_that_ask_at_once_get_the_sequence_in_turn(tmp_path: Path)
     assert sorted(answers) == ["2", "3"]
 
 
+def test_of_servers_that_begin_a_sequence_at_the_same_moment_at_most_one_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(2)]
+    for each in (first, second):
+        each.look({}, {})
+    sought = {"m/s": server_lists.Wanted("m", "s")}
+    write, begun = first._write, []
+
+    def late(marks: Any) -> None:
+        if not begun:  # the second one looks after the first one has read the lists, and before it tells what it has
+            begun.append(second.look({}, sought).places["m/s"])
+        write(marks)
+
+    monkeypatch.setattr(first, "_write", late)
+    begun.append(first.look({}, sought).places["m/s"])
+    assert begun == [server_lists.Place.nowhere, server_lists.Place.elsewhere]
+    assert [server.place("m/s") for server in (first, second)] == [
+        server_lists.Place.elsewhere,
+        server_lists.Place.nowhere,
+    ], "the second one goes on with it"
+
+
 async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"

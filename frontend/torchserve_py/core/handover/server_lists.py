@@ -126,7 +126,7 @@ class ServerLists(Generic[F]):
         #: Names of lists that cannot be read, which is told once.
         self._unreadable = set[str]()
 
-    def look(self, marks: Mapping[str, str], sought: Mapping[str, Wanted]) -> Seen[F]:
+    def look(self, marks: dict[str, str], sought: Mapping[str, Wanted]) -> Seen[F]:
         """Change marks in the own list; look for sequences, and what others want.
 
         What is found, or is nowhere, is listed as the own one before this returns. What others have is asked for.
@@ -139,14 +139,15 @@ class ServerLists(Generic[F]):
         if sought:
             files = self._files(sought)
             places = {name: Place.left if name in files else self.place(name) for name in sought}
-            if Place.nowhere in places.values():  # it may have been taken by a server whose list was read before
-                self._read_lists()
-                places |= {name: self.place(name) for name, place in places.items() if place is Place.nowhere}
         usurped = self._usurped() if self._was_silent() else []
-        problem = None
-        mine = {name: HAS if place in (Place.left, Place.nowhere) else LACKS for name, place in places.items()}
+        problem = self._tell(marks | _own(places))
+        if nowhere := [name for name, place in places.items() if place is Place.nowhere]:
+            # It may have been taken by a server whose list was read before, or be begun by one at this very moment: of
+            # two servers, the one that lists it last sees the other, and gives way.
+            self._read_lists()
+            places |= {name: self.place(name) for name in nowhere}
+            problem = self._tell(_own(places)) or problem
         try:
-            self._write({name: mark for name, mark in {**marks, **mine}.items() if self._mark_of(name) != mark})
             self._ask([sought[name] for name, place in places.items() if place is Place.elsewhere])
         except OSError as error:
             problem = error
@@ -180,8 +181,13 @@ class ServerLists(Generic[F]):
         else:
             self._own.unlink(missing_ok=True)
 
-    def _mark_of(self, name: str) -> str:
-        return self._marks.get(name, LACKS)
+    def _tell(self, marks: dict[str, str]) -> OSError | None:
+        """Change marks in the own list, or show that this server lives; return why it could not be written."""
+        try:
+            self._write({name: mark for name, mark in marks.items() if self._marks.get(name, LACKS) != mark})
+        except OSError as error:
+            return error
+        return None
 
     def _write(self, marks: Mapping[str, str]) -> None:
         """Change the own list, or show that this server lives."""
@@ -292,6 +298,11 @@ def _read_list(path: Path, known: _List | None, now: float) -> _List:
                 elif mark in (HAS, LOST):
                     known.marks[name] = mark
     return known
+
+
+def _own(places: Mapping[str, Place]) -> dict[str, str]:
+    """Return what the own list says of sequences that are sought: this server has those that no other one has."""
+    return {name: HAS if place in (Place.left, Place.nowhere) else LACKS for name, place in places.items()}
 
 
 def _lines_of(marks: Mapping[str, str]) -> str:
