@@ -569,5 +569,5 @@ def test_servers_with_a_defect_are_found(
     monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
     mutate(monkeypatch)
     with pytest.raises(AssertionError):
-        for seed in range(60):
+        for seed in range(400):
             asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=False))
