@@ -33,11 +33,15 @@ def environment(tmp_path: Path) -> dict[str, str]:
 class Session:
     """A client that does by hand what `torchserve_py.client` does by itself."""
 
-    def __init__(self, server: RunningServer, name: str = "tally", *, console: bool = False) -> None:
+    def __init__(
+        self, server: RunningServer, name: str = "tally", *, console: bool = False, sequence: str = ""
+    ) -> None:
         base = (
             f"{server.management}/console/sequences/{name}/1.0" if console else f"{server.inference}/sequences/{name}"
         )
         self._url = f"{base.replace('http', 'ws', 1)}?content_type=text/plain"
+        if sequence:
+            self._url += f"&sequence={sequence}"
         self.socket: ClientConnection = connect(self._url).__enter__()
         self.greeting = self.receive()
 
@@ -195,15 +199,33 @@ def test_a_session_that_the_store_does_not_know_is_lost(model: Path, environment
         assert begun.closed() == (1008, "A session is resumed before its first step.")
 
 
-def test_without_a_store_a_session_is_lost_with_its_connection_but_may_be_taken_over(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def in_memory(tmp_path: Path) -> Path:
+    """Return a model without a store."""
     config = CONFIG.format(
         response_timeout=20, idle=60_000, store="memory", place="", lease=600, checkpoint_every=100
     ).replace("{store: memory, , lease: 600, checkpointEvery: 100}", "{store: memory}")
-    folder = model_folder(tmp_path, "tally", HANDLER, textwrap.dedent(config))
-    with RunningServer({"tally": folder}, environment=environment) as server:
-        server.wait_ready()
+    return model_folder(tmp_path, "tally", HANDLER, textwrap.dedent(config))
+
+
+def test_a_session_of_a_named_sequence_in_memory_goes_on_over_another_connection(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with serving(in_memory(tmp_path), environment) as server:
+        first = Session(server, sequence="ada")
+        token = first.greeting["resume"]
+        assert [first.step("5"), first.step("2")] == ["5", "7"]
+        first.cut()
+        second = Session(server, sequence="ada")
+        got = second.resume(token, 1, 2)
+        assert [(each["step"], each["body"]) for each in got[:-1]] == [(2, "7")]
+        assert second.step("1", step=3) == "8", "it was not applied"
+        assert server.predict("tally", "2", sequence="ada").text == "10"
+
+
+def test_without_a_store_a_session_is_lost_with_its_connection_but_may_be_taken_over(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with serving(in_memory(tmp_path), environment) as server:
         first = Session(server)
         token = first.greeting["resume"]
         assert first.step("5") == "5"

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,23 @@ async def test_a_folder_that_cannot_be_read_keeps_no_sequence_from_beginning(tmp
     world.add_worker()
     assert [await answer(world), await answer(world)] == ["1", "2"]
     await world.handover.has_left(world.names())
+
+
+async def test_while_a_folder_hangs_sequences_begin_and_those_of_other_servers_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    lists_of(second)._read_lists()
+    is_over, look = threading.Event(), server_lists.ServerLists.look
+    with monkeypatch.context() as patch:
+        patch.setattr(server_lists.ServerLists, "look", lambda *args: (is_over.wait(A_LIMIT), look(*args))[1])
+        patch.setattr(whereabouts, "_LIMIT", 0.01)
+        patch.setattr(next_server, "_WAIT_LIMIT", 0.3)
+        assert [await answer(second, "new"), await answer(second)] == ["1", "sequence_moved"]
+        is_over.set()
+    assert await answer(second, others=(first,)) == "2"
+    assert await answer(first, "new", others=(second,)) == "2"
 
 
 async def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:
