@@ -156,10 +156,10 @@ class HandoverFolder:
                 lambda names: give_up(lambda model, sequence_id: f"{name_of(model)}/{name_of(sequence_id)}" in names),
             )
 
-    def _has(self, is_open: Callable[[str, str], bool], wanted: Wanted) -> bool:
-        """Whether others are to ask this server for a sequence."""
+    def _has(self, is_open: Callable[[str, str], bool], wanted: Wanted) -> bool | None:
         model = self._models[wanted.model]
-        return wanted.sequence_id in self._left[model].fetching or is_open(model, wanted.sequence_id)
+        is_fetched = wanted.sequence_id in self._left[model].fetching
+        return None if is_fetched else is_open(model, wanted.sequence_id)
 
     def _leave(self, leave: Leave, wanted: Iterable[Wanted]) -> None:
         known = [each for each in wanted if each.model in self._models]

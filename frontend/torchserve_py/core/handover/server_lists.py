@@ -158,10 +158,13 @@ class ServerLists(Generic[F]):
         place = Place.nowhere
         for other in self._others.values():
             if (mark := other.marks.get(name)) is not None:
-                if mark == HAS and self._read_at - other.heard_at < _DEAD:
+                if mark == HAS and self._lives(other):
                     return Place.elsewhere
                 place = Place.lost
         return place
+
+    def _lives(self, other: _List) -> bool:
+        return self._read_at - other.heard_at < _DEAD
 
     def _was_silent(self) -> bool:
         """Whether others take this server for dead, which may have been frozen."""
@@ -169,8 +172,9 @@ class ServerLists(Generic[F]):
 
     def _usurped(self) -> list[str]:
         self._read_lists()
+        others = [other.marks for other in self._others.values() if self._lives(other)]
         own = [name for name, mark in self._marks.items() if mark == HAS]
-        return [name for name in own if any(other.marks.get(name) == HAS for other in self._others.values())]
+        return [name for name in own if any(marks.get(name) == HAS for marks in others)]
 
     def end(self, lost: Iterable[str]) -> None:
         """Say that this server has ended, with which these sequences are lost. Raises OSError."""

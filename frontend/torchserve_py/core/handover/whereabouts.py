@@ -31,8 +31,8 @@ _MOST_CHANGED: Final = 5_000
 #: Of how many sequences others are told that they are lost; the oldest are forgotten.
 _MOST_LOST: Final = 10_000
 
-#: Whether this server has a sequence of a model open.
-IsOpen = Callable[[Wanted], bool]
+#: Whether this server has a sequence of a model open; None while it gets that from a file, after which it is `changed`.
+IsOpen = Callable[[Wanted], bool | None]
 
 
 class _Sought(NamedTuple, Generic[F]):
@@ -62,7 +62,7 @@ class Whereabouts(Generic[F]):
         self._kept = set[str]()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_blind = False
+        self._is_blind = self._has_ended = False
 
     def start(
         self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None], give_up: Callable[[Collection[str]], None]
@@ -77,8 +77,9 @@ class Whereabouts(Generic[F]):
 
     async def end(self, still_open: Iterable[str]) -> None:
         """Tell the other servers that this one has ended, with the sequences that are still open. Raises OSError."""
-        if self._task is not None:
-            self._task.cancel()
+        self._has_ended = True
+        if self._task is not None:  # not cancelled: its thread would write on
+            self._wake.set()
             await asyncio.wait([self._task])
         lost = [*self._lost, *still_open]
         await self._disk.run(lambda: self._lists.end(lost), _LIMIT)
@@ -117,7 +118,7 @@ class Whereabouts(Generic[F]):
     async def _run(
         self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None], give_up: Callable[[Collection[str]], None]
     ) -> None:
-        while True:
+        while not self._has_ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SEEK_INTERVAL if self._sought else _WANTED_INTERVAL):
                     await self._wake.wait()
@@ -136,7 +137,8 @@ class Whereabouts(Generic[F]):
         for name in changed:
             del self._changed[name]
         sought = {name: each.wanted for name, each in self._sought.items()}
-        marks = {name: self._mark(name, is_open(each)) for name, each in changed.items() if name not in sought}
+        now = {name: is_open(each) for name, each in changed.items() if name not in sought}
+        marks = {name: self._mark(name, has) for name, has in now.items() if has is not None}
         try:
             seen = await self._disk.run(lambda: self._lists.look(marks, sought), _LIMIT)
         except OSError as error:
