@@ -119,8 +119,12 @@ async def test_a_run_ends_with_the_load_of_its_model(model: FakeModel, monkeypat
         await response(model).run(lambda: None)
 
 
-async def test_a_stream_stays_open_while_its_model_loads(model: FakeModel, start: Start) -> None:
+@pytest.mark.parametrize("cause", [Cause.no_worker, Cause.sequence_queue_full])
+async def test_a_stream_stays_open_while_its_model_loads(
+    model: FakeModel, monkeypatch: pytest.MonkeyPatch, start: Start, cause: Cause
+) -> None:
     events = iter(['{"type": "a"}', None, None, None, '{"type": "b"}'])
+    looks: list[bool] = []
 
     def behave(call: Submitted) -> None:
         asked = ResponsesCall.decoded(call.header_dict[CALL_HEADER])
@@ -129,10 +133,14 @@ async def test_a_stream_stays_open_while_its_model_loads(model: FakeModel, start
         elif asked.operation == "claim_run":
             call.part(b'{"over": true}')
         elif (event := next(events)) is None:
-            call.fail(Cause.no_worker)
+            looks[:] = [False] * 5
+            call.fail(cause)
         else:
+            assert not looks, "it is asked for when the model is loaded"
             call.part(json.dumps({"events": f"data: {event}\n\n", "last": 0, "over": "b" in event}).encode())
 
+    monkeypatch.setattr(background_runs, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(FakeServing, "is_loaded", lambda *_: looks.pop() if looks else True)
     model.config = replace(model.config, plugin_keys=PluginKeys((OpenAIKeys.model_validate({"openai": True}),)))
     model.behave = behave
     serving = await start(FakeServing([model]))

@@ -8,6 +8,7 @@ another server is asked for the response.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -58,14 +59,12 @@ class StepRefused(Exception):
 
     Attributes:
         may_pass: Whether it was refused again and again, for what may be over later.
-        awaits_worker: Whether the model has no worker, which may be loading it.
     """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.may_pass = failure.status >= _SERVERS_FAULT or failure.status in _MAY_PASS
-        self.awaits_worker = failure.cause == Cause.no_worker.value
 
 
 class _RunFailed(Exception):
@@ -131,24 +130,33 @@ class BackgroundResponse:
         """Return an operation on the response."""
         return ResponsesCall(name, self.id, starting_after=starting_after)
 
-    async def until_loaded(self) -> bool:
-        """Wait while the model is being loaded, as long as that may take; return whether it is loaded."""
+    async def has_loaded_since(self, refusal: StepRefused) -> bool:
+        """Return whether a step was refused as no worker had loaded the model, and one has since: waits for it."""
+        try:
+            awaits = refusal.may_pass and not self._serving.is_loaded(self._model)
+            return (awaits or refusal.failure.cause == Cause.no_worker.value) and await self._until_loaded()
+        except ModelError:
+            return False
+
+    async def _until_loaded(self) -> bool:
+        """Wait while the model is being loaded, as long as that may take; return whether it is loaded.
+
+        Raises ModelError: it is served no more.
+        """
         loop = asyncio.get_running_loop()
         latest = loop.time() + self._model.config.startup_timeout
-        try:
-            while not self._serving.is_loaded(self._model):
-                if self._model.load_failure() or loop.time() > latest:
-                    return False
-                await asyncio.sleep(_LOOK_SECONDS)
-        except ModelError:  # it is served no more
-            return False
-        return True
+        while not (is_loaded := self._serving.is_loaded(self._model)):
+            if self._model.load_failure() or loop.time() > latest:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        return is_loaded
 
     async def run(self, on_append: Callable[[], None]) -> None:
         """Make the response, unless it has ended or another server makes it; ``on_append``: after each commit."""
         fruitless, number, made = 0, 0, 0
         while fruitless < _MOST_FRUITLESS:
-            await self.until_loaded()
+            with contextlib.suppress(ModelError):  # the step says so
+                await self._until_loaded()
             work = await self.step(self.operation("claim_run"), json.dumps({"run": number}).encode())
             if "wait" in work:
                 await asyncio.sleep(work["wait"])
@@ -160,7 +168,7 @@ class BackgroundResponse:
             try:
                 await self._generate(work, on_append)
             except (_RunFailed, StepRefused) as failure:
-                if isinstance(failure, StepRefused) and not failure.awaits_worker:
+                if isinstance(failure, StepRefused) and not await self.has_loaded_since(failure):
                     raise
                 fruitless += 1
                 logger.warning("The response %s is made again: %s", self.id, failure)

@@ -275,7 +275,7 @@ class ResponsesEndpoints(OpenAIEndpoints):
                     credential.check(model.name)
                 answer = await response.step(response.operation("get_events", max(after, answer["last"])))
             except (EndpointError, StepRefused) as error:
-                if isinstance(error, StepRefused) and error.awaits_worker and await response.until_loaded():
+                if isinstance(error, StepRefused) and await response.has_loaded_since(error):
                     answer["events"] = ""
                     continue
                 failure = error.failure if isinstance(error, EndpointError) else _failure_of(error, response)
