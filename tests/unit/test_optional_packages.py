@@ -85,3 +85,12 @@ def test_a_replay_names_its_package_and_the_help_needs_none(tmp_path: Path, monk
     told = replay("journal")
     assert told.returncode == 2
     assert "pip install 'torchserve-py[replay]'" in told.stderr
+
+
+def test_a_request_with_tensors_names_the_package_that_reads_them(tmp_path: Path) -> None:
+    environment = site_without(("numpy",), tmp_path / "site")
+    with RunningServer({"echo": model_folder(tmp_path, "echo", ECHO)}, environment=environment) as server:
+        tensors = {"inputs": [{"name": "body", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+        answer = requests.post(f"{server.inference}/v2/models/echo/infer", json=tensors, timeout=DEADLINE)
+        assert answer.status_code == 501
+        assert "need the package numpy, which the server lacks: pip install numpy" in answer.json()["error"]

@@ -171,8 +171,7 @@ class TorchServeHandler:
                 if not isinstance(error, RowFailure):  # a defect, or memory ran out: fail this row only
                     about = {"request_id": wire_row.job_id}
                     logger.exception("Request %s cannot be read", wire_row.job_id, extra=about)
-                    text = "The request cannot be read; the server's log says why."
-                    error = device_failure(error) or RowFailure(500, text)
+                    error = device_failure(error) or _unreadable(error)
                 refused.append(failed_row(wire_row.job_id, error))
         if self._service.steps is not None and rows:
             rows, answered = self._service.steps.begin(rows, wire_rows, histories)
@@ -258,3 +257,13 @@ class TorchServeHandler:
         """Close the store of the model's sequences before the worker stops."""
         if self._service.steps is not None:
             self._service.steps.close()
+
+
+def _unreadable(error: Exception) -> RowFailure:
+    """Return why a request was not read, for the client: there is a defect, or a package lacks that few models need."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return RowFailure(
+            501, f"Such requests need the package {package}, which the server lacks: pip install {package}"
+        )
+    return RowFailure(500, "The request cannot be read; the server's log says why.")
