@@ -94,3 +94,33 @@ def test_a_request_with_tensors_names_the_package_that_reads_them(tmp_path: Path
         answer = requests.post(f"{server.inference}/v2/models/echo/infer", json=tensors, timeout=DEADLINE)
         assert answer.status_code == 501
         assert "need the package numpy, which the server lacks: pip install numpy" in answer.json()["error"]
+
+
+SCRIPT = """
+import json
+
+
+def model_fn(model_dir):
+    return 2
+
+
+def input_fn(body, content_type):
+    return json.loads(body)
+
+
+def predict_fn(numbers, factor):
+    return [number * factor for number in numbers]
+
+
+def output_fn(numbers, accept):
+    return json.dumps(numbers), "application/json"
+"""
+
+
+def test_a_script_for_sagemaker_with_functions_of_its_own_needs_no_package(tmp_path: Path) -> None:
+    (tmp_path / "doubler").mkdir()
+    (tmp_path / "doubler" / "inference.py").write_text(SCRIPT)
+    environment = site_without(("numpy", "torch"), tmp_path / "site")
+    with RunningServer({"doubler": tmp_path / "doubler"}, environment=environment) as server:
+        answer = requests.post(f"{server.inference}/invocations", json=[1, 2], timeout=DEADLINE)
+        assert (answer.status_code, answer.json()) == (200, [2, 4]), server.log()

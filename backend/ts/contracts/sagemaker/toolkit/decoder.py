@@ -1,4 +1,7 @@
-"""Reads bodies as arrays, under the toolkit's names. NPY files with pickled objects are refused."""
+"""Reads bodies as arrays, under the toolkit's names. NPY files with pickled objects are refused.
+
+Scripts with functions of their own do without numpy, so it is imported when an array is read.
+"""
 
 import importlib
 import io
@@ -8,11 +11,8 @@ import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from ts.contracts.sagemaker.toolkit import content_types
 from ts.contracts.sagemaker.toolkit.errors import UnsupportedFormatError
-from ts.handler_utils.client_arrays import FILE_ERRORS, array_in_file
 
 #: Of a sparse matrix when it is decompressed, and when it is made dense (bytes). A body of 1 KB can announce terabytes.
 _LARGEST_MATRIX: Final = 1 << 28
@@ -36,6 +36,8 @@ def decode(obj: Any, content_type: str | None) -> Any:
 
 
 def _json_to_numpy(text: str, dtype: Any = None) -> Any:
+    import numpy as np
+
     try:
         return np.array(json.loads(text), dtype=dtype)
     except RecursionError as error:
@@ -44,6 +46,8 @@ def _json_to_numpy(text: str, dtype: Any = None) -> Any:
 
 def _csv_to_numpy(text: str, dtype: Any = None) -> Any:
     """Return the rows of a CSV text; columns of whole and of other numbers together become floats."""
+    import numpy as np
+
     numbers = _only_numbers(text) if dtype is None else None
     if numbers is not None:
         return numbers
@@ -74,6 +78,8 @@ def _only_numbers(text: str) -> Any:
 
     The result is that of `numpy.genfromtxt`, which takes a thousand times as long where rows are long.
     """
+    import numpy as np
+
     if not text.strip():
         return None
     is_whole = _NOT_WHOLE.isdisjoint(text)
@@ -84,8 +90,16 @@ def _only_numbers(text: str) -> Any:
     return array if array.size else None
 
 
+def _npy_to_numpy(body: Any) -> Any:
+    from ts.handler_utils.client_arrays import array_in_file
+
+    return array_in_file(body)
+
+
 def _npz_to_sparse(body: Any) -> Any:
     """Return the sparse matrix in a file; it is no larger than `_LARGEST_MATRIX` bytes, also when it is made dense."""
+    from ts.handler_utils.client_arrays import FILE_ERRORS
+
     sparse: Any = importlib.import_module("scipy.sparse")  # an optional package
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as file:
@@ -105,7 +119,7 @@ def _check_matrix(what: str, size: int) -> None:
 
 
 _decoder_map: Final[Mapping[str, Callable[[Any], Any]]] = {
-    content_types.NPY: array_in_file,
+    content_types.NPY: _npy_to_numpy,
     content_types.CSV: _csv_to_numpy,
     content_types.JSON: _json_to_numpy,
     content_types.NPZ: _npz_to_sparse,

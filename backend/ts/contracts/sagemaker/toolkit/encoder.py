@@ -1,10 +1,8 @@
-"""Writes arrays as bodies, under the toolkit's names."""
+"""Writes arrays as bodies, under the toolkit's names; numpy is imported for the types that need it."""
 
 import io
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-
-import numpy as np
 
 from ts.contracts.sagemaker.toolkit import content_types
 from ts.contracts.sagemaker.toolkit.errors import UnsupportedFormatError
@@ -28,12 +26,16 @@ def _array_to_json(array_like: Any) -> str:
 
 
 def _array_to_npy(array_like: Any) -> bytes:
+    import numpy as np
+
     buffer = io.BytesIO()
     np.save(buffer, array_like, allow_pickle=False)
     return buffer.getvalue()
 
 
 def _array_to_csv(array_like: Any) -> str:
+    import numpy as np
+
     stream = io.StringIO()
     np.savetxt(stream, array_like, delimiter=",", fmt="%s")
     return stream.getvalue()
