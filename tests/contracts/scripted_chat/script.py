@@ -15,6 +15,7 @@ _ADA = {"name": "Ada", "age": 36}
 _SCRIPT: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("weather", "get_weather", "", {"city": "Paris"}),
     ("help", "transfer_to_expert", "", {}),
+    ("help", "handoff", "", {"to_agent": "expert", "reason": "The transfer is asked for."}),
     ("Extract", "Person", "", _ADA),
     ("Extract", "PartialPerson", "", _ADA),
     ("Extract", "final_result", "", _ADA),
