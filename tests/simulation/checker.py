@@ -4,7 +4,6 @@ The body of an answer tells the whole state after the step, and which run of the
 alone show what counts, in which order and how often.
 """
 
-from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ _UNSURE: Final = frozenset(("outcome_unknown", "response_timeout", "worker_died"
 
 
 class Answered(NamedTuple):
-    """An answer of a server to a step."""
+    """An answer of a server to a step; ``place`` is that of the event."""
 
-    time: float
+    place: int
     step: Step
     answer: Answer
 
@@ -48,7 +47,7 @@ class Reading:
         received: How often each word has reached a server.
         touched: When steps of each client were applied, or repeated.
         steps: The steps by their words.
-        deaths: When processes have died.
+        losses: The places of events by which states in memory were lost, and whose; None if all were.
     """
 
     history: History
@@ -63,14 +62,14 @@ class Reading:
     received: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     touched: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, Step] = field(default_factory=dict)
-    deaths: list[float] = field(default_factory=list)
+    losses: list[tuple[int, frozenset[str] | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for event in self.history.events:
+        for place, event in enumerate(self.history.events):
             step = event.step
             if step is None:
-                if event.what == "died":
-                    self.deaths.append(event.time)
+                if event.what == "lost":
+                    self.losses.append((place, event.details))
                 continue
             self.steps[step.word] = step
             if event.what == "received":
@@ -79,22 +78,24 @@ class Reading:
                 self.of_word[step.word].append(event.details)
                 if event.details.status == 200:
                     self.touched[step.client].append(event.time)
-                    self.answers.append(Answered(event.time, step, event.details))
+                    self.answers.append(Answered(place, step, event.details))
 
     def incarnations(self) -> Iterator[list[Answered]]:
         """Return the answers with status 200 of each incarnation, in their order.
 
-        What names an incarnation is its token. A state that is only in memory is another one after each death.
+        What names an incarnation is its token. A state that is only in memory is another one after each loss.
         """
         found = defaultdict(list)
         for each in self.answers:
-            age = 0 if self.durable else bisect(self.deaths, each.time)
+            age = self.losses_of(each.step.client, each.place)
             found[each.step.client, each.answer.token, age].append(each)
         yield from found.values()
 
+    def losses_of(self, client: str, before: int, since: int = 0) -> int:
+        """Return how often the state of a client was lost before an event, and since another one, by their places."""
+        return sum(since <= place < before and (whose is None or client in whose) for place, whose in self.losses)
 
-#: How long an answer takes from a worker to its server (seconds), at most: it may be heard after the worker's death.
-_PASSAGE: Final = 0.01
+
 Found = Iterator[str]
 Rule = Callable[[Reading], Found]
 
@@ -173,29 +174,25 @@ def a_sequence_that_is_in_use_is_not_over(reading: Reading) -> Found:
     lost with its worker.
     """
     begun: dict[str, int] = {}
-    since: dict[str, float] = {}
-    for event in reading.history.events:
+    since: dict[str, int] = {}
+    for place, event in enumerate(reading.history.events):
         step = event.step
         if step is None or step.kind != "numbered" or not isinstance(event.details, Answer):
             continue
         if event.what == "answered" and event.details.status == 200:
             if begun.get(step.client) != step.incarnation:
-                since[step.client] = event.time
+                since[step.client] = place
             begun[step.client] = 0 if step.ends else step.incarnation
         elif event.what == "heard" and event.details.status == 410:
-            if not reading.durable and _is_over_in_memory(reading, step, event, since.get(step.client, 0.0)):
+            if not reading.durable and step.ends and event.details.cause == "sequence_ended":
+                continue  # an attempt of this last step was applied
+            if reading.losses_of(step.client, place, since.get(step.client, 0)):
                 continue
             is_open = begun.get(step.client) == step.incarnation and not step.altered
             if event.details.cause == "version_gone" or step.client in reading.damaged:
                 continue  # the former is true while the servers that have the version are down
             if is_open and not _has_been_idle(reading, step, event.time):
                 yield f"{step.word} was told {event.details} at {event.time:.1f}, though its sequence is open"
-
-
-def _is_over_in_memory(reading: Reading, step: Step, event: Event, since: float) -> bool:
-    """Whether a sequence without a store may be over: its worker died, or an attempt of this last step was applied."""
-    ended = step.ends and event.details.cause == "sequence_ended"
-    return ended or any(since - _PASSAGE <= death <= event.time for death in reading.deaths)
 
 
 def a_lease_ends(reading: Reading) -> Found:
@@ -218,6 +215,26 @@ def a_lease_ends(reading: Reading) -> Found:
             yield f"{step.client} was held by another server from {since[step.client]:.0f} s to {event.time:.0f} s"
 
 
+def what_was_lost_is_said(reading: Reading) -> Found:
+    """A sequence whose state was lost with its worker does not begin anew before somebody starts it again.
+
+    A server that was lost itself knows no more of what it had.
+    """
+    lost: dict[str, float] = {}
+    for event in reading.history.events:
+        step = event.step
+        if event.what == "lost":
+            if event.details is None:
+                lost.clear()
+            else:
+                lost.update(dict.fromkeys(event.details, event.time))
+        elif step is not None and event.what == "answered" and event.details.status == 200 and step.client in lost:
+            first = reading.steps[event.details.state[0]]
+            if not (first.starts or (first.kind in NUMBERED and first.number == 1)):
+                yield f"{first.word} began anew what was lost at {lost[step.client]:.1f}: {event.details}"
+            del lost[step.client]
+
+
 def only_a_start_begins_a_sequence(reading: Reading) -> Found:
     """Where a start is required, every state begins with a step that has the start marker, or number 1."""
     for _, step, answer in reading.answers:
@@ -235,7 +252,7 @@ def nothing_is_open_after_the_end(reading: Reading) -> Found:
     latest: dict[str, int] = defaultdict(int)  # the incarnation that each client is in
     begun: set[str] = set()
     given_up: set[str] = set()  # clients of whom the open sequence is one that they had given up
-    for event in reading.history.events:
+    for place, event in enumerate(reading.history.events):
         step = event.step
         if step is None or step.kind != "numbered":
             continue
@@ -249,7 +266,7 @@ def nothing_is_open_after_the_end(reading: Reading) -> Found:
                 given_up.add(step.client)
             else:
                 given_up.discard(step.client)
-        if not reading.durable and any(death < event.time for death in reading.deaths):
+        if reading.losses_of(step.client, place):
             continue
         if event.details.cause == "sequence_open" and step.client not in given_up:
             yield f"{step.word} was told that a sequence is open"
@@ -259,7 +276,7 @@ def nobody_skips(reading: Reading) -> Found:
     """A step that is sent after the one before it was acknowledged is not told of a gap."""
     acknowledged: set[tuple[str, int, int]] = set()
     after: set[str] = set()
-    for event in reading.history.events:
+    for place, event in enumerate(reading.history.events):
         step = event.step
         if step is None or step.kind != "numbered":
             continue
@@ -268,7 +285,9 @@ def nobody_skips(reading: Reading) -> Found:
         elif event.what == "heard" and isinstance(event.details, Answer):
             if event.details.status == 200:
                 acknowledged.add((step.client, step.incarnation, step.number))
-            elif event.details.cause == "step_gap" and step.word in after and reading.durable:
+            elif event.details.cause == "step_gap" and step.word in after:
+                if reading.losses_of(step.client, place):
+                    continue
                 yield f"{step.word} was told of a gap"
 
 
@@ -327,6 +346,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_refused_step_does_not_count,
     a_sequence_that_is_in_use_is_not_over,
     a_lease_ends,
+    what_was_lost_is_said,
     only_a_start_begins_a_sequence,
     nothing_is_open_after_the_end,
     nobody_skips,

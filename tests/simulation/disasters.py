@@ -23,7 +23,14 @@ _FAVOURITES: Final = (
     "renew",
     "find",
 )
+#: The same for worlds in which sequences in memory move.
+_FAVOURITES_IN_MEMORY: Final = ("message", "answer", "handler", "")
 _MORE_LIKELY: Final = 10
+#: What moves sequences in memory, and how likely it is; at how many of the first points of workers' work, and how many
+#: seconds after these.
+_MOVES: Final = {Server.renew_worker: 3, Server.remove_worker: 2, Server.add_worker: 2, Server.exchange_version: 2}
+_POINTS_WITH_MOVES: Final = 60
+_UNTIL_MOVES: Final = (0.0, 0.0, 0.001, 0.1, 2.0)
 #: Within so many seconds the disasters happen.
 _PERIOD: Final = 30.0
 
@@ -53,6 +60,9 @@ class Disasters:
         self.damaged: set[str] = set()
         self.are_over = False
         self._favourite = world.random.choice(_FAVOURITES)
+        #: At which of the next points of workers' work sequences in memory begin to move; the last one comes first.
+        self._moves_at: list[int] = []
+        self._points = 0
         world.fate_at = self._fate_at
         kinds = {
             self._kill_server: 2,
@@ -70,12 +80,33 @@ class Disasters:
         for disaster in world.random.choices([*kinds], [*kinds.values()], k=count):
             world.fates.after(world.random.random() * _PERIOD, self._befall, disaster)
 
+    def move_sequences(self, count: int) -> None:
+        """Let sequences in memory move so many times, in the midst of what a worker does then, or soon after it."""
+        random = self._world.random
+        self._favourite = random.choice(_FAVOURITES_IN_MEMORY)
+        self._moves_at = sorted((random.randrange(_POINTS_WITH_MOVES) for _ in range(count)), reverse=True)
+
+    def _count_point(self) -> None:
+        """Let sequences move if it is time."""
+        self._points += 1
+        while self._moves_at and self._moves_at[-1] < self._points:
+            self._moves_at.pop()
+            self._world.fates.after(self._world.random.choice(_UNTIL_MOVES), self._befall, self._move)
+
+    def _move(self) -> None:
+        server, (move,) = self._server(), self._world.random.choices([*_MOVES], [*_MOVES.values()])
+        if server.is_up:
+            self._note(server.name, move.__name__.replace("_", " "))
+            server.process.soon(move, server)
+
     def _befall(self, disaster: Callable[[], None]) -> None:
         if not self.are_over:
             disaster()
 
     def _fate_at(self, process: Process, point: str) -> float:
         random = self._world.random
+        if self._moves_at:
+            self._count_point()
         if self.are_over or not self._at_points:
             return 0.0
         likely = self._at_points * (_MORE_LIKELY if self._favourite in point else 1)

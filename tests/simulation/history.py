@@ -36,9 +36,10 @@ class Step:
 class Event(NamedTuple):
     """One thing that has happened.
 
-    ``what`` is ``note``, ``died`` (a process), or of a request: ``sent``, ``received`` (by a server, perhaps not for
-    the first time), ``answered`` (by a server), ``heard`` (by the client, in time) or ``hung up`` (by the client, as
-    the server sees). ``delivery`` counts the receptions of requests.
+    ``what`` is ``note``, ``died`` (a process), ``lost`` (states in memory: the names of their sequences, or None for all
+    that a server had), or of a request: ``sent``, ``received`` (by a server, perhaps not for the first time),
+    ``answered`` (by a server), ``heard`` (by the client, in time) or ``hung up`` (by the client, as the server sees).
+    ``delivery`` counts the receptions of requests.
     """
 
     time: float
@@ -81,6 +82,10 @@ class History:
         """Add the death of a process."""
         self.events.append(Event(time, who, "died", None, 0, "is dead"))
 
+    def lost(self, time: float, who: str, sequences: frozenset[str] | None) -> None:
+        """Add the loss of states in memory, with a worker or with its server."""
+        self.events.append(Event(time, who, "lost", None, 0, sequences))
+
     def add(self, time: float, who: str, what: str, step: Step, delivery: int, details: Any = None) -> None:
         """Add something that has happened to a request."""
         self.events.append(Event(time, who, what, step, delivery, details))
@@ -93,6 +98,9 @@ class History:
 def _line(event: Event) -> str:
     hours, seconds = divmod(event.time, 3600)
     when = f"{hours:3.0f}:{seconds // 60:02.0f}:{seconds % 60:06.3f}"
+    if event.what == "lost":
+        names = "all states" if event.details is None else ", ".join(sorted(event.details)) or "no state"
+        return f"{when}  {event.who:10} has lost {names}"
     if event.step is None:
         return f"{when}  {event.who:10} {event.details}"
     details = "" if event.details is None else f" {event.details}"

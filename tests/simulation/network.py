@@ -104,8 +104,9 @@ class Network:
             server.receive(delivery, step, headers, answer)
 
         def answer(given: Answer) -> None:
-            self._note(process, "answered", step, delivery, given)
-            end(given)
+            if not process.is_dead:
+                self._note(process, "answered", step, delivery, given)
+                end(given)
 
         def end(given: Answer | None) -> None:
             nonlocal is_open

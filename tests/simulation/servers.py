@@ -1,8 +1,9 @@
 """A server: the real dispatcher and scheduler, what HTTP endpoints make of a request and its outcome, and workers."""
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.models.served_models import ModelVersions
+from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.endpoints.failures import EndpointError, failure_of_job
 from torchserve_py.endpoints.sequences import SequenceHeaders
@@ -25,7 +27,7 @@ from ts.sequences.steps.server_identity import server_identity
 
 #: How long it takes until a lost worker is replaced, and a server restarted (seconds), at most.
 _RESTART: Final = 3.0
-#: How long a server that is told to stop waits for its workers (seconds).
+#: How long a server that is told to stop waits for its workers, and sequences may take to leave one (seconds).
 _STOP_LIMIT: Final = 20.0
 _HEADER_KEYS: Final = ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"]
 _HEADERS: Final = SequenceHeaders(
@@ -56,9 +58,25 @@ class Version(NamedTuple):
     version: str
     dispatcher: Dispatcher
 
+    durable: bool
+
     def continues(self, other: "Version") -> bool:
-        """Whether its handler migrates states."""
-        return self.version in simulated_words.Handler.migrating
+        """Whether its handler migrates states that are stored."""
+        return self.durable and self.version in simulated_words.Handler.migrating
+
+
+@dataclass(eq=False)
+class Place:
+    """The place of a worker, which another one takes when it is lost: what a `Supervisor` is to a `WorkerPool`.
+
+    Attributes:
+        ends: Whether no other one takes it.
+    """
+
+    model: Version
+    number: int
+    worker: WorkerEnd
+    ends: bool = False
 
 
 class Server:
@@ -78,7 +96,8 @@ class Server:
         self.default = versions[0]
         self._world, self._cache, self._count = world, cache, workers
         self.process: Process
-        self.workers: list[WorkerEnd] = []
+        self._places: list[Place] = []
+        self._numbers = itertools.count()
         self._versions: ModelVersions
         self._reading: dict[int, Call] = {}
         self._is_stopping = False
@@ -88,11 +107,17 @@ class Server:
     def is_up(self) -> bool:
         return not self.process.is_dead
 
+    @property
+    def workers(self) -> list[WorkerEnd]:
+        """The workers whose processes are not known to be gone."""
+        return [each.worker for each in self._places if not each.worker.ended.done()]
+
     def _start(self) -> None:
         world = self._world
         _METRICS.fold()  # else what has ended in worlds before would be kept
         self.process = process = world.process(self.name, self.machine)
-        self._is_stopping, self._reading, self.workers = False, {}, []
+        self._is_stopping, self._reading, self._places = False, {}, []
+        self._numbers = itertools.count(self._count)
         process.on_death.append(self._died)
         cache = self._cache
         sequences = SequencePolicy(
@@ -106,28 +131,40 @@ class Server:
         with world.running(process):
             self._owner = server_identity()
             policy = Policy(batch_size=2, ahead=True, sequences=sequences)
-            models = [Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None)) for each in self._served]
+            over = ClosedSequences(cache["remembered"])
+            models = [
+                Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None, over=over), cache["durable"])
+                for each in self._served
+            ]
             self._versions = ModelVersions(models[0], lambda: None)  # type: ignore[arg-type]
             for model in models:
                 self._versions.add(model)  # type: ignore[arg-type]
                 model.dispatcher.set_workers(self._count)
-                for number in range(self._count):
-                    self._start_worker(model, number)
+                self._places += [self._start_place(model, number) for number in range(self._count)]
 
-    def _start_worker(self, model: "Version", number: int) -> None:
+    def _start_place(self, model: Version, number: int) -> Place:
+        place = Place(model, number, self._start_worker(model, number))
+        place.worker.on_loss = lambda: self._replace(place)
+        return place
+
+    def _start_worker(self, model: Version, number: int) -> WorkerEnd:
         name = f"{self.name}.v{model.version}.w{number}" if len(self._served) > 1 else f"{self.name}.w{number}"
         process = self._world.process(name, self.machine)
-        end = start_worker(f"w{number}", process, self.process, model.dispatcher, self._load(model.version))
-        end.on_loss = lambda: self._replace(end, model, number)
-        self.workers.append(end)
+        return start_worker(f"w{number}", process, self.process, model.dispatcher, self._load(model.version))
 
-    def _replace(self, end: WorkerEnd, model: "Version", number: int) -> None:
-        self.workers.remove(end)
-        if not self._is_stopping:
-            self.process.after(self._world.random.uniform(0.1, _RESTART), self._start_worker, model, number)
+    def _replace(self, place: Place) -> None:
+        if not self._is_stopping and not place.ends:
+            self.process.after(self._world.random.uniform(0.1, _RESTART), self._fill, place)
+
+    def _fill(self, place: Place) -> None:
+        if not place.ends:
+            place.worker = self._start_worker(place.model, place.number)
+            place.worker.on_loss = lambda: self._replace(place)
 
     def _died(self) -> None:
         """The kernel kills the workers of a dead server, in a moment; the server is started again."""
+        if not self._cache["durable"]:
+            self._world.history.lost(self._world.now, self.name, None)
         for worker in self.workers:
             self._world.fates.after(self._world.random.uniform(0.0, 0.01), worker.process.kill)
         self._world.fates.after(self._world.random.uniform(0.1, _RESTART), self._start)
@@ -196,13 +233,85 @@ class Server:
             call.cancel()
         return call is not None
 
+    # Moves of sequences in memory
+
+    def renew_worker(self) -> None:
+        """Put another worker in the place of one, as `WorkerPool.renew` does."""
+        if (leaving := self._movable(1)) is not None:
+            self.process.loop.create_task(self._renew(leaving))
+
+    async def _renew(self, leaving: Place) -> None:
+        dispatcher, worker = leaving.model.dispatcher, leaving.worker
+        successor = self._add_place(leaving.model)
+        stays = not await successor.worker.loaded
+        if not stays and (stays := bool(await dispatcher.vacate(worker, _STOP_LIMIT))):  # type: ignore[arg-type]
+            dispatcher.reopen(worker)  # type: ignore[arg-type]
+        if not (leaving.ends or successor.ends):
+            await self._end(successor if stays else leaving)
+
+    def remove_worker(self) -> None:
+        """Let a worker go that the load no longer needs, as `WorkerPool.resize` does."""
+        if (leaving := self._movable(2)) is not None:
+            leaving.ends = True
+            self._tell_expected(leaving.model)
+            self.process.loop.create_task(self._let_go(leaving))
+
+    async def _let_go(self, leaving: Place) -> None:
+        dispatcher, worker = leaving.model.dispatcher, leaving.worker
+        if await dispatcher.vacate(worker, _STOP_LIMIT) and worker.ready:  # type: ignore[arg-type]
+            leaving.ends = False
+            self._tell_expected(leaving.model)
+            dispatcher.reopen(worker)  # type: ignore[arg-type]
+        else:
+            await self._end(leaving)
+
+    def add_worker(self) -> None:
+        """Start another worker."""
+        self._add_place(self._versions.models[self.default])
+
+    def exchange_version(self) -> None:
+        """Make another version the default, and let it have all sequences, as the end of a roll-out does."""
+        old = self._versions.models[self.default]
+        new = next((each for each in self._versions.models.values() if each is not old), old)
+        if new is not old and new.version in simulated_words.Handler.migrating:
+            self.default = new.version
+            self._versions.choose(new)
+            old.dispatcher.hand_over(new)
+            self.process.loop.create_task(old.dispatcher.move_to(new.dispatcher, old.version, _STOP_LIMIT))
+
+    def _movable(self, least: int) -> Place | None:
+        """Return a place of the default version with a worker that is up, if so many places stay."""
+        staying = [each for each in self._places if each.model.version == self.default and not each.ends]
+        up = [each for each in staying if each.worker.ready]
+        return self._world.random.choice(up) if up and len(staying) >= least and not self._is_stopping else None
+
+    def _add_place(self, model: Version) -> Place:
+        place = self._start_place(model, next(self._numbers))
+        self._places.append(place)
+        self._tell_expected(model)
+        return place
+
+    async def _end(self, place: Place) -> None:
+        """Let a worker finish its jobs, and end it: what `Supervisor.stop` does."""
+        place.ends = True
+        self._tell_expected(place.model)
+        worker = place.worker
+        if worker.ready:
+            await place.model.dispatcher.retire(worker, _STOP_LIMIT)  # type: ignore[arg-type]
+            worker.stop()
+            await asyncio.wait([worker.ended], timeout=_STOP_LIMIT)
+        if not worker.ended.done():
+            worker.kill("it was told to stop")
+
+    def _tell_expected(self, model: Version) -> None:
+        model.dispatcher.set_workers(sum(each.model is model and not each.ends for each in self._places))
+
     # Life
 
     def stop(self) -> None:
         """Stop as a server does that is told to, and start again."""
-        self._is_stopping, stopping = True, self._stop()
-        self.process.loop.create_task(stopping)
-        self.process.on_death.append(lambda: _forget(stopping))
+        self._is_stopping = True
+        self.process.loop.create_task(self._stop())
 
     async def _stop(self) -> None:
         dispatchers = [each.dispatcher for each in self._versions.models.values()]
@@ -215,12 +324,6 @@ class Server:
         while self.workers and self._world.now < end:
             await asyncio.sleep(0.1)
         self.process.kill()
-
-
-def _forget(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Close a coroutine that a process has died before; what it had begun ends with the process."""
-    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-        coroutine.close()
 
 
 def _answer_of(outcome: Part | Cause) -> Answer:

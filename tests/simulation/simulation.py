@@ -28,6 +28,7 @@ from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
 from tests.simulation.world import Killed, Machine, World
 
 from torchserve_py.core.jobs import call
+from ts.sequences.handover import give_and_take
 from ts.sequences.steps import server_identity, stored_steps
 
 #: Where the files of stores lie: in memory, if there is such a place.
@@ -38,6 +39,8 @@ LEASE: Final = 10.0
 _MODULES: Final = {"file": "ts.sequences.sqlite.open_sqlite", "redis": "ts.sequences.redis.open_redis"}
 #: Where handlers fail, the step kills every worker that runs it whose word is one of so many.
 _DEADLY: Final = 11
+#: The most bytes of a message with a piece of a sequence.
+_STATE_PIECE: Final = 50
 #: How many worlds wait for a collection of all garbage: they take a megabyte each.
 WORLDS_AT_ONCE: Final = 50
 #: How long it is remembered that a sequence is over (seconds): longer than anything comes late.
@@ -65,6 +68,8 @@ class Plan:
     #: After how many seconds each server makes version 2.0 its default, where it has both.
     roll_out: float | None = None
     kept_states: int = 1
+    #: How often a worker or a version is replaced, or the number of workers changes, where states are in memory.
+    moves: int = 0
 
     @classmethod
     def draw(cls, random: Random) -> "Plan":
@@ -106,14 +111,25 @@ class Plan:
         """Draw lots whether earlier states are kept."""
         return replace(self, kept_states=random.choice((1, 1, 2, 4)))
 
+    def with_moves(self, random: Random) -> "Plan":
+        """Draw lots how often sequences in memory move."""
+        if self.store != "memory":
+            return self
+        return replace(self, moves=random.choice((0, 5, 10, 20)), workers=random.randint(1, 3))
+
     @property
     def served(self) -> int:
         """How many versions there are, all servers together."""
-        return len(self.versions[: None if self.roll_out is not None else self.servers])
+        return len(self.versions[: None if self._serves_all else self.servers])
+
+    @property
+    def _serves_all(self) -> bool:
+        """Whether each server has all versions."""
+        return self.roll_out is not None or (self.moves > 0 and bool(self.migrating))
 
     def of_server(self, number: int) -> tuple[str, ...]:
         """The versions of a server, the first of which is its default at first."""
-        return self.versions if self.roll_out is not None else (self.versions[number % len(self.versions)],)
+        return self.versions if self._serves_all else (self.versions[number % len(self.versions)],)
 
 
 @dataclass(frozen=True)
@@ -135,7 +151,7 @@ def simulate(seed: int) -> Outcome:
     """Let a world run from its beginning until all is calm."""
     random, history = Random(seed), History()
     plan = Plan.draw(random).with_migrations(Random(f"migrations {seed}"))
-    plan = plan.with_kept_states(Random(f"kept states {seed}"))
+    plan = plan.with_kept_states(Random(f"kept states {seed}")).with_moves(Random(f"moves {seed}"))
     world = World(random, history)
     trouble, path = Trouble(world), FOLDER / f"simulation-{os.getpid()}-{seed}" / "sequences.db"
     gc.disable()
@@ -184,6 +200,8 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
         "memory": lambda: None,
     }[plan.store]
     disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=plan.disasters)
+    if plan.store == "memory":
+        disasters.move_sequences(plan.moves)
     _let_handlers_fail(world, disasters, plan.failing)
     course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
     try:
@@ -285,6 +303,7 @@ def _simulated(world: World) -> Iterator[None]:
     with (
         virtual_time(world),
         mock.patch.multiple(server_identity, started=started, _place=lambda: world.current.machine.name),
+        mock.patch.object(give_and_take, "STATE_PIECE", _STATE_PIECE),
         mock.patch.object(stored_steps, "CommitThread", lambda: CommitThread(world)),
         mock.patch.object(stored_steps, "CommitOverlap", lambda: overlap),
         mock.patch.object(stored_steps, "WatchThread", functools.partial(WatchThread, world)),

@@ -19,7 +19,7 @@ from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import part_of
 from torchserve_py.core.workers.batch_tokens import BatchTokens
 from torchserve_py.core.workers.lifecycle import WorkerLimits
-from torchserve_py.core.workers.worker import Ranks, Watchdog
+from torchserve_py.core.workers.worker import Questions, Ranks, Watchdog
 from torchserve_py.net.running_time import running_time
 from ts.connection.batch_claims import BatchClaims
 from ts.connection.frontend_connection import FrontendGone
@@ -28,6 +28,7 @@ from ts.jobs.sequence_steps import StoreReports
 from ts.process import worker as real_worker
 from ts.protocol.frames import Buffer, FrameBuffer, encode
 from ts.protocol.messages import (
+    ANSWER,
     CANCEL,
     END_SEQUENCE,
     HEARTBEAT_CHANNEL,
@@ -35,6 +36,7 @@ from ts.protocol.messages import (
     LEAVING,
     PONG,
     RESULTS,
+    STATE,
     STOP,
     WANTED,
     Hello,
@@ -47,6 +49,8 @@ from ts.sequences.steps.stores.store import StoreError, Watch
 
 #: How long a message takes from one process of a machine to another (seconds), at most.
 _PASSAGE: Final = 0.001
+#: How many pieces of states take up to a second.
+_SLOW_STATES: Final = 0.4
 #: A worker that says nothing about its jobs for so long, or answers no ping, is killed (seconds).
 LIMITS: Final = WorkerLimits(connect=60.0, load=60.0, response=60.0, stop=20.0, heartbeat=45.0)
 #: How often the watchdog of a worker that has jobs looks after it (seconds).
@@ -147,7 +151,11 @@ class PipeConnection:
         return bool(self._messages)
 
     def send(self, message: list[Any]) -> None:
+        if self._world.random.random() < _SLOW_STATES:
+            self._world.sleep(self._world.random.random())
+        self._world.point("before a message")
         self.to_frontend.send(encode(message))
+        self._world.point("after a message")
 
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
         self._world.point("before an answer")
@@ -236,10 +244,12 @@ class WatchThread:
 class WorkerEnd:
     """The frontend's end of a worker: what `torchserve_py.core.workers.worker.Worker` is to a dispatcher."""
 
-    def __init__(self, worker_id: str, process: Process, dispatcher: Dispatcher, frontend: Process) -> None:
+    def __init__(
+        self, worker_id: str, process: Process, dispatcher: Dispatcher, frontend: Process, *, hands_over: bool
+    ) -> None:
         self.id = self.label = worker_id
         self.process = process
-        self.sent_at, self.paused, self.hands_over = 0.0, False, False
+        self.sent_at, self.paused, self.hands_over = 0.0, False, hands_over
         self.loss_cause = Cause.worker_died
         self.tokens = BatchTokens()
         self._dispatcher, self._frontend = dispatcher, frontend
@@ -247,6 +257,13 @@ class WorkerEnd:
         self._ranks = Ranks(1, every_rank=False)
         self._watchdog = Watchdog(self, self._ranks, LIMITS, dispatcher, independent=False)  # type: ignore[arg-type]
         self._is_watched = False
+        loop = asyncio.get_running_loop()
+        #: Whether it has come up, once that is known, and how it has ended.
+        self.loaded: asyncio.Future[bool] = loop.create_future()
+        self.ended: asyncio.Future[str] = loop.create_future()
+        #: Take the pieces of what it was asked to give, by the numbers of the moves.
+        self.relays: dict[int, Callable[[bytes], None]] = {}
+        self._questions = Questions(self._ranks.send_request, self.ended)
         #: Called once the worker is gone.
         self.on_loss: Callable[[], None] = lambda: None
 
@@ -257,11 +274,9 @@ class WorkerEnd:
             self._ranks.attach(pipe, Hello(token="", channel=channel, rank=0))  # type: ignore[arg-type]
 
     @property
-    def ended(self) -> asyncio.Future[str]:
-        """How the worker has ended, which is asked once it has."""
-        end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        end.set_result("was killed")
-        return end
+    def ready(self) -> bool:
+        """Whether it takes jobs."""
+        return self.loaded.done() and not self.ended.done()
 
     @property
     def in_flight(self) -> Mapping[str, Call]:
@@ -288,6 +303,12 @@ class WorkerEnd:
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         self._ranks.send_request(encode([END_SEQUENCE, [(sequence_id, reason, moment)]]))
 
+    async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
+        return await self._questions.ask(kind, limit, fields) if self.ready else None
+
+    def send_state(self, sequence_id: str, piece: Buffer) -> None:
+        self._ranks.send_request(encode([STATE, sequence_id, piece], large=True))
+
     def stop(self) -> None:
         """Ask the process to end once it has answered its jobs."""
         self._ranks.send_all(encode([STOP]))
@@ -305,6 +326,11 @@ class WorkerEnd:
             self._dispatcher.results(self, parts, message[2], heard_at)  # type: ignore[arg-type]
         elif message[0] == LEAVING:
             self._dispatcher.take_out(self)  # type: ignore[arg-type]
+        elif message[0] == STATE:
+            if (relay := self.relays.get(message[1])) is not None:
+                relay(message[2])
+        elif message[0] == ANSWER:
+            self._questions.answered(message[1], message[2])
 
     def beat(self, message: list[Any]) -> None:
         """A message has arrived on the heartbeat."""
@@ -313,9 +339,21 @@ class WorkerEnd:
         else:
             self._dispatcher.wanted(self, message[1])  # type: ignore[arg-type]
 
+    def up(self) -> None:
+        """The worker's process has loaded the model."""
+        self._dispatcher.worker_up(self)  # type: ignore[arg-type]
+        self.loaded.set_result(True)
+
     def lost(self) -> None:
         """The worker's process is gone."""
+        if self._dispatcher.hands_over(self):  # type: ignore[arg-type]
+            world, sequences = self.process.world, self._dispatcher.scheduler.sequences()
+            lost = frozenset(each.id for each in sequences if each.has_state and each.lane.worker_id == self.id)
+            world.history.lost(world.now, self.process.name, lost)
         self._dispatcher.worker_lost(self)  # type: ignore[arg-type]
+        self.ended.set_result("was killed")
+        if not self.loaded.done():
+            self.loaded.set_result(False)
         self.on_loss()
 
     def kill(self, reason: str) -> None:
@@ -342,7 +380,9 @@ def start_worker(
     """Start a worker; the dispatcher is told once it is up, and when it is gone."""
     world = process.world
     with world.running(frontend):
-        end, connection = WorkerEnd(worker_id, process, dispatcher, frontend), PipeConnection(process)
+        in_memory = not load["cache"]["durable"]
+        end = WorkerEnd(worker_id, process, dispatcher, frontend, hands_over=in_memory)
+        connection = PipeConnection(process)
     connection.to_frontend = Pipe(world, frontend, end.take, end.lost)
     heartbeat = Pipe(world, frontend, end.beat)
 
@@ -372,7 +412,8 @@ def start_worker(
         )
         if service.steps is not None:
             service.steps.listen(tell_wanted, StoreReports())
-        frontend.soon(dispatcher.worker_up, end)
+            runtime.answers |= service.steps.hand_over(connection.send, load["cache"]["most_state"])
+        frontend.soon(end.up)
         with contextlib.suppress(FrontendGone):
             real_worker.serve(connection, runtime)  # type: ignore[arg-type]
         process.kill()

@@ -109,6 +109,7 @@ class Process:
         #: Called in the order in which they were added, once the process is dead.
         self.on_death: list[Callable[[], None]] = []
         self._blocking: list[greenlet.greenlet] = []
+        self._tasks: list[asyncio.Task[Any]] = []
 
     @property
     def is_frozen(self) -> bool:
@@ -145,6 +146,10 @@ class Process:
         self._blocking = [each for each in self._blocking if not each.dead] + [thread]
         self.soon(thread.switch)
 
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task of the event loop until it is done, or the process dead."""
+        self._tasks = [each for each in self._tasks if not each.done()] + [task]
+
     def freeze(self, seconds: float) -> None:
         """Let this process have no turn for so long."""
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
@@ -163,6 +168,12 @@ class Process:
                 thread.parent = here
                 with world.running(self):
                     thread.throw(Killed())
+        for task in self._tasks:
+            coroutine = task.get_coro()
+            if not task.done() and not coroutine.cr_running:  # else it has called this
+                with world.running(self):
+                    coroutine.close()
+        self._tasks = []
         world.history.died(world.now, self.name)
         for each in self.on_death:
             each()
