@@ -7,9 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
+from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.sequence import CLOSED, MOVING, Sequence
+from torchserve_py.core.scheduling.sequence_source import Sequences
 from ts.protocol.messages import ResultRow
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequences.handover import give_and_take
+from ts.sequences.handover.give_and_take import Handover
 from ts.sequences.redis import redis_store
 from ts.sequences.sqlite import file_acquisition, file_journal, file_tables
 from ts.sequences.sqlite import file_store as file
@@ -182,6 +187,108 @@ def a_failed_end_ends() -> Planted:
     return mock.patch.object(Scheduler, "failed", failed)
 
 
+def state_before_its_step() -> Planted:
+    """What a worker gives of a sequence is its state before the latest step."""
+    encoded = Handover._encoded
+
+    def planted(self: Handover, sequence_id: str) -> Any:
+        state = self._cache.get(sequence_id, [])
+        *before, latest = state or [None]
+        if len(before) < 2:  # its version, and no step
+            return encoded(self, sequence_id)
+        state[:] = before
+        found = encoded(self, sequence_id)
+        state.append(latest)
+        return found
+
+    return mock.patch.object(Handover, "_encoded", planted)
+
+
+def taken_before_all_has_come() -> Planted:
+    """A worker takes a sequence of which only what is known of its steps has come."""
+    put = Handover._put
+
+    def planted(self: Handover, sequence_id: str, encoded: bytes, version: str) -> None:
+        put(self, sequence_id, encoded, version)
+        self._cache.drop(sequence_id)
+
+    return mock.patch.object(Handover, "_put", planted)
+
+
+def giver_goes_on() -> Planted:
+    """A worker gets steps of a sequence that it has given."""
+    arrive = Sequences.arrive
+
+    def leaves(self: Sequences, sequence: Sequence) -> bool:
+        return sequence.state is not CLOSED
+
+    def arrives(self: Sequences, sequence: Sequence, worker_id: str, now: float) -> bool:
+        if sequence.state is CLOSED or sequence.in_flight:
+            return False
+        sequence.lane.withdraw(sequence)
+        sequence.state = MOVING
+        return arrive(self, sequence, worker_id, now)
+
+    return mock.patch.multiple(Sequences, leave=leaves, arrive=arrives)
+
+
+def token_left_behind() -> Planted:
+    """A worker that takes a sequence does not get its token."""
+    record_of = give_and_take._record_of
+
+    def planted(fields: list[Any]) -> SequenceRecord:
+        record = record_of(fields)
+        record.token = "another"
+        return record
+
+    return mock.patch.object(give_and_take, "_record_of", planted)
+
+
+def tokens_left_behind() -> Planted:
+    """A version that takes a sequence does not know under which tokens nothing may begin once that is over."""
+    adopt = Sequences.adopt
+
+    def planted(self: Sequences, sequence: Sequence, worker_id: str, now: float) -> bool:
+        sequence.tokens = ()
+        return adopt(self, sequence, worker_id, now)
+
+    return mock.patch.object(Sequences, "adopt", planted)
+
+
+def ids_left_behind() -> Planted:
+    """A worker that takes a sequence does not know the ids of its steps."""
+    record_of = give_and_take._record_of
+
+    def planted(fields: list[Any]) -> SequenceRecord:
+        record = record_of(fields)
+        record.ids, record.kept = None, None
+        return record
+
+    return mock.patch.object(give_and_take, "_record_of", planted)
+
+
+def taken_without_migration() -> Planted:
+    """A worker takes the state of another version as it is."""
+    return mock.patch.object(Handover, "_migrated", lambda self, state, version: state)
+
+
+def reopened_too_soon() -> Planted:
+    """A worker that is to leave for two reasons takes sequences again once one of them is gone."""
+    vacate = Scheduler.vacate
+
+    def planted(self: Scheduler, worker_id: str) -> Iterable[Sequence]:
+        found = vacate(self, worker_id)
+        self._workers[worker_id].vacated = 1
+        return found
+
+    return mock.patch.object(Scheduler, "vacate", planted)
+
+
+def silent_loss() -> Planted:
+    """It is not remembered whose states were lost with a worker."""
+    return mock.patch.object(ClosedIds, "remember", lambda *_: None)
+
+
 #: By name; under "" nothing is planted.
 MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
     "": contextlib.nullcontext,
@@ -192,7 +299,9 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(journal_as_a_whole, ghost_after_the_end, wall_clock_for_leases),
             *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log, earlier_state),
             *(migrated_state_of_the_old_version, log_of_two_versions),
-            *(half_a_step_in_memory, a_failed_end_ends),
+            *(half_a_step_in_memory, a_failed_end_ends, silent_loss),
+            *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
+            *(token_left_behind, tokens_left_behind, ids_left_behind, reopened_too_soon),
         )
     },
 }
