@@ -228,11 +228,14 @@ def what_was_lost_is_said(reading: Reading) -> Found:
                 lost.clear()
             else:
                 lost.update(dict.fromkeys(event.details, event.time))
-        elif step is not None and event.what == "answered" and event.details.status == 200 and step.client in lost:
-            first = reading.steps[event.details.state[0]]
-            if not (first.starts or (first.kind in NUMBERED and first.number == 1)):
-                yield f"{first.word} began anew what was lost at {lost[step.client]:.1f}: {event.details}"
+        elif step is None or step.client not in lost:
+            continue
+        elif event.what == "received" and _may_begin(step):  # though it may begin no sequence, since it fails
             del lost[step.client]
+        elif event.what == "answered" and event.details.status == 200:
+            since, first = lost.pop(step.client), reading.steps[event.details.state[0]]
+            if not _may_begin(first):
+                yield f"{first.word} began anew what was lost at {since:.1f}: {event.details}"
 
 
 def only_a_start_begins_a_sequence(reading: Reading) -> Found:
@@ -324,6 +327,11 @@ def every_request_is_answered_once(reading: Reading) -> Found:
                 del open_[delivery]
     for event in open_.values():
         yield f"request #{event.delivery} ({event.step and event.step.word}) was never answered by {event.who}"
+
+
+def _may_begin(step: Step) -> bool:
+    """Whether a step may begin a sequence of which the state was lost."""
+    return step.starts or (step.kind in NUMBERED and step.number == 1)
 
 
 def _refuses(answer: Answer) -> bool:

@@ -36,8 +36,8 @@ class Step:
 class Event(NamedTuple):
     """One thing that has happened.
 
-    ``what`` is ``note``, ``died`` (a process), ``lost`` (states in memory: the names of their sequences, or None for all
-    that a server had), or of a request: ``sent``, ``received`` (by a server, perhaps not for the first time),
+    ``what`` is ``note``, ``died`` (a process), ``lost`` (states in memory: the names of their sequences, or None for
+    all that a server had), or of a request: ``sent``, ``received`` (by a server, perhaps not for the first time),
     ``answered`` (by a server), ``heard`` (by the client, in time) or ``hung up`` (by the client, as the server sees).
     ``delivery`` counts the receptions of requests.
     """

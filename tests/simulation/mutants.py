@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
+from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
-from torchserve_py.core.scheduling.sequence import CLOSED, MOVING, Sequence
 from torchserve_py.core.scheduling.sequence_source import Sequences
 from ts.protocol.messages import ResultRow
 from ts.sequence.sequence_cache import SequenceCache
@@ -219,14 +219,14 @@ def giver_goes_on() -> Planted:
     """A worker gets steps of a sequence that it has given."""
     arrive = Sequences.arrive
 
-    def leaves(self: Sequences, sequence: Sequence) -> bool:
-        return sequence.state is not CLOSED
+    def leaves(self: Sequences, sequence: sequences.Sequence) -> bool:
+        return sequence.state is not sequences.CLOSED
 
-    def arrives(self: Sequences, sequence: Sequence, worker_id: str, now: float) -> bool:
-        if sequence.state is CLOSED or sequence.in_flight:
+    def arrives(self: Sequences, sequence: sequences.Sequence, worker_id: str, now: float) -> bool:
+        if sequence.state is sequences.CLOSED or sequence.in_flight:
             return False
         sequence.lane.withdraw(sequence)
-        sequence.state = MOVING
+        sequence.state = sequences.MOVING
         return arrive(self, sequence, worker_id, now)
 
     return mock.patch.multiple(Sequences, leave=leaves, arrive=arrives)
@@ -248,7 +248,7 @@ def tokens_left_behind() -> Planted:
     """A version that takes a sequence does not know under which tokens nothing may begin once that is over."""
     adopt = Sequences.adopt
 
-    def planted(self: Sequences, sequence: Sequence, worker_id: str, now: float) -> bool:
+    def planted(self: Sequences, sequence: sequences.Sequence, worker_id: str, now: float) -> bool:
         sequence.tokens = ()
         return adopt(self, sequence, worker_id, now)
 
@@ -276,7 +276,7 @@ def reopened_too_soon() -> Planted:
     """A worker that is to leave for two reasons takes sequences again once one of them is gone."""
     vacate = Scheduler.vacate
 
-    def planted(self: Scheduler, worker_id: str) -> Iterable[Sequence]:
+    def planted(self: Scheduler, worker_id: str) -> Iterable[sequences.Sequence]:
         found = vacate(self, worker_id)
         self._workers[worker_id].vacated = 1
         return found
