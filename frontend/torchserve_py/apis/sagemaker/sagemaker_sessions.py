@@ -130,12 +130,11 @@ class SageMakerSessions:
         session_id = request.headers.get(SESSION_ID, "")
         if self._unused.pop((model.id, session_id), None) is None:
             self._check_open(model, session_id)
-            if model.is_durable:  # any worker may have it, and only a step ends what is stored
-                sequence = self._headers.of_values(session_id, None, True)
-                call = self._context.call_of(request, self._closing, model, sequence.headers, SAGEMAKER_CLOSE)
-                call.sequence = sequence
-                return self._context.submit(call, body)
-            self._serving.release_sequence(model, session_id)
+            # Another server may have it, and only a step ends what is stored.
+            sequence = self._headers.of_values(session_id, None, True)
+            call = self._context.call_of(request, self._closing, model, sequence.headers, SAGEMAKER_CLOSE)
+            call.sequence = sequence
+            return self._context.submit(call, body)
         return _closed(session_id)
 
     def _check_open(self, model: ServedModel, session_id: str) -> None:
