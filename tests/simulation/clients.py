@@ -41,9 +41,12 @@ class Client:
         servers: Sequence[Server],
         *,
         requires_start: bool,
+        stays: bool = False,
     ) -> None:
         self.name, self.kind, self._requires_start = name, kind, requires_start
         self.process = world.process(name, Machine(world, name))
+        #: Whether it goes to another server only if its own says so, or cannot be reached.
+        self._stays = stays
         self._world, self._network, self._servers, self._random = world, network, servers, world.random
         self._server = self._random.choice(servers)
         self._incarnation = 0
@@ -128,7 +131,8 @@ class Client:
         while self._world.now < end:
             answer = await self._send(step, self._random.choice((0.5, 2.0, 10.0)))
             if answer is None or answer.status == 0:
-                self._server = self._random.choice(self._servers)
+                if answer is not None or not self._stays:
+                    self._server = self._random.choice(self._servers)
             elif answer.status == 200 or answer.cause == _APPLIED:
                 self._applied.append(step)
                 self._token = self._token or answer.token
