@@ -45,7 +45,7 @@ class Client:
     ) -> None:
         self.name, self.kind, self._requires_start = name, kind, requires_start
         self.process = world.process(name, Machine(world, name))
-        #: Whether it goes to another server only if its own says so, or cannot be reached.
+        #: Whether it goes to another server only if its own is leaving, says so, or cannot be reached.
         self._stays = stays
         self._world, self._network, self._servers, self._random = world, network, servers, world.random
         self._server = self._random.choice(servers)
@@ -152,6 +152,8 @@ class Client:
         self.condition = "doubt"
 
     async def _send(self, step: Step, patience: float) -> Answer | None:
+        if self._stays and self._server.is_leaving:
+            self._server = self._random.choice(self._servers)
         answer = await self._network.ask(self.process, self._server, step, self._headers(step), patience)
         heard = "nothing" if answer is None else answer
         self._world.history.add(self._world.now, self.name, "heard", step, 0, heard)

@@ -114,6 +114,8 @@ class Server:
         self._versions: ModelVersions
         self._reading: dict[int, Call] = {}
         self._is_stopping = False
+        #: Whether clients are to go to another server, which knows what this one is about to leave.
+        self.is_leaving = False
         #: The sequences of which steps were applied here.
         self._known: set[str] = set()
         self._start()
@@ -132,6 +134,7 @@ class Server:
         _METRICS.fold()  # else what has ended in worlds before would be kept
         self.process = process = world.process(self.name, self.machine)
         self._is_stopping, self._known, self._reading, self._places = False, set(), {}, []
+        self.is_leaving = False
         self._numbers = itertools.count(self._count)
         process.on_death.append(self._died)
         cache = self._cache
@@ -338,6 +341,7 @@ class Server:
         dispatchers = [each.dispatcher for each in self._versions.models.values()]
         if self._handover is not None:
             await self._handover.announce(self._open_sequences, self._leave_wanted)
+            self.is_leaving = True
             for each in dispatchers:
                 each.refuse_new_jobs(Cause.draining)
             for inheritance in self._inheritances:
