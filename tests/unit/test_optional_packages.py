@@ -8,6 +8,9 @@ import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
+from ts.process.worker import load_failure
+from ts.utils.optional_packages import EXTRA_OF
+
 ECHO = """
 def handle(data, context):
     return data and [row["body"] for row in data]
@@ -71,6 +74,13 @@ def test_what_needs_a_package_names_it(
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 1
     assert said in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("module", "extra"), EXTRA_OF.items())
+def test_a_model_whose_import_fails_names_what_brings_the_package(module: str, extra: str) -> None:
+    assert module in OPTIONAL[extra]
+    _, told = load_failure(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    assert told.endswith(f" nor installed for {sys.executable}: pip install 'torchserve-py[{extra}]'")
 
 
 def test_a_replay_names_its_package_and_the_help_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

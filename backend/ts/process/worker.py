@@ -37,6 +37,7 @@ from ts.protocol.messages import EndedSequence, Load, Loaded
 from ts.protocol.misplaced_files import misplaced_in
 from ts.runtime.loader import load_service, prepare
 from ts.runtime.torchserve_handler import TorchServeHandler
+from ts.utils.optional_packages import EXTRA_OF
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,9 @@ def load_failure(error: BaseException) -> tuple[int, str]:
         return 500, f"The model's code called sys.exit({error.code!r}) while it was loaded"
     shown = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error) == f"No module named {error.name!r}":
-        return 500, f"{shown}; it is neither beside the model nor installed for {sys.executable}"
+        extra = EXTRA_OF.get(error.name or "")
+        brought = "" if extra is None else f": pip install 'torchserve-py[{extra}]'"
+        return 500, f"{shown}; it is neither beside the model nor installed for {sys.executable}{brought}"
     return 500, shown
 
 

@@ -62,7 +62,7 @@ class RayCluster(Launcher):
         """
         for package in ("ray", "cryptography"):
             if find_spec(package) is None:
-                raise OSError(f"worker_launcher=ray needs {package}: pip install torchserve-py[ray]")
+                raise OSError(f"worker_launcher=ray needs {package}: pip install 'torchserve-py[ray]'")
         from torchserve_py.fleet.ray.authority import Authority
 
         host = await self._connect()
