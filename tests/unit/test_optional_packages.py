@@ -8,8 +8,8 @@ import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
+from ts.jobs.search_path import EXTRA_OF
 from ts.process.worker import load_failure
-from ts.utils.optional_packages import EXTRA_OF
 
 ECHO = """
 def handle(data, context):

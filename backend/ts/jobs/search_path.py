@@ -6,7 +6,7 @@ and every library would import that file in place of Python's module.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ts.jobs.errors import LoadError
@@ -15,6 +15,16 @@ from ts.jobs.errors import LoadError
 OWN_ROOT: Final = __file__.rpartition("/ts/")[0]
 #: The names of Python's modules; it does not list its own tests.
 _TAKEN: Final = sys.stdlib_module_names | {"test"}
+#: The extra of the server that installs what models import, by the name of the module.
+EXTRA_OF: Final[Mapping[str, str]] = {
+    "captum": "explain",
+    "numpy": "torch",
+    "onnxruntime": "onnx",
+    "PIL": "vision",
+    "safetensors": "safetensors",
+    "torch": "torch",
+    "transformers": "huggingface",
+}
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib would cost every worker its import
 
 
@@ -60,6 +70,13 @@ def refuse_taken_name(name: str, folders: Sequence[str], what: str) -> None:
         is_taken = name in _TAKEN or name in sys.modules
         if is_taken and taken != path and os.path.isfile(path):  # noqa: PTH113
             raise LoadError(f"{what} {name}.py has the name of a module that Python itself uses; rename it.")
+
+
+def missing(name: str | None) -> str:
+    """Return where a module was looked for that is missing, and what installs it if an extra does."""
+    extra = EXTRA_OF.get(name or "")
+    brought = "" if extra is None else f": pip install 'torchserve-py[{extra}]'"
+    return f"it is neither beside the model nor installed for {sys.executable}{brought}"
 
 
 def hint(error: BaseException, folder: str) -> str:

@@ -27,7 +27,7 @@ from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import LoadError, users_traceback, wire_text
 from ts.jobs.processor_share import use_processors
-from ts.jobs.search_path import OWN_ROOT, hidden_modules, hint, search_in
+from ts.jobs.search_path import OWN_ROOT, hidden_modules, hint, missing, search_in
 from ts.jobs.sequence_steps import StoreReports
 from ts.process.no_new_privileges import gain_no_privileges
 from ts.process.parent_death import die_with_parent
@@ -37,7 +37,6 @@ from ts.protocol.messages import EndedSequence, Load, Loaded
 from ts.protocol.misplaced_files import misplaced_in
 from ts.runtime.loader import load_service, prepare
 from ts.runtime.torchserve_handler import TorchServeHandler
-from ts.utils.optional_packages import EXTRA_OF
 
 logger = logging.getLogger(__name__)
 
@@ -162,9 +161,7 @@ def load_failure(error: BaseException) -> tuple[int, str]:
         return 500, f"The model's code called sys.exit({error.code!r}) while it was loaded"
     shown = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error) == f"No module named {error.name!r}":
-        extra = EXTRA_OF.get(error.name or "")
-        brought = "" if extra is None else f": pip install 'torchserve-py[{extra}]'"
-        return 500, f"{shown}; it is neither beside the model nor installed for {sys.executable}{brought}"
+        return 500, f"{shown}; {missing(error.name)}"
     return 500, shown
 
 

@@ -1,18 +1,4 @@
-"""Packages that only some models need, and the extras of the server that install them."""
-
-from collections.abc import Mapping
-from typing import Final
-
-#: The extra that installs what models import, by the name of the module.
-EXTRA_OF: Final[Mapping[str, str]] = {
-    "captum": "explain",
-    "numpy": "torch",
-    "onnxruntime": "onnx",
-    "PIL": "vision",
-    "safetensors": "safetensors",
-    "torch": "torch",
-    "transformers": "huggingface",
-}
+"""The error for a missing package that only some models need."""
 
 
 def missing_package(error: ModuleNotFoundError, what: str, extra: str) -> ModuleNotFoundError:
