@@ -5,6 +5,7 @@ import itertools
 import random
 import shutil
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.core.handover.test_left_sequences import A_LIMIT
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover import handover, left_sequences, next_server, server_lists, whereabouts
+from torchserve_py.core.handover.disk import Disk
 from torchserve_py.core.handover.left_sequences import Left, name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
@@ -389,6 +391,15 @@ async def test_while_a_folder_hangs_sequences_begin_and_those_of_other_servers_a
         is_over.set()
     assert await answer(second, others=(first,)) == "2"
     assert await answer(first, "new", others=(second,)) == "2"
+
+
+async def test_a_server_that_was_frozen_takes_no_folder_for_one_that_hangs() -> None:
+    answers = threading.Event()
+    looked = asyncio.ensure_future(Disk().run(answers.wait, 1.0))
+    await asyncio.sleep(0.01)
+    time.sleep(1.5)  # noqa: ASYNC251 - all of the server stands still
+    asyncio.get_running_loop().call_later(0.01, answers.set)
+    assert await looked
 
 
 async def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:
