@@ -397,7 +397,7 @@ async def test_a_server_that_was_frozen_takes_no_folder_for_one_that_hangs() -> 
     answers = threading.Event()
     looked = asyncio.ensure_future(Disk().run(answers.wait, 1.0))
     await asyncio.sleep(0.01)
-    time.sleep(1.5)  # noqa: ASYNC251 - all of the server stands still
+    time.sleep(1.5)  # all of the server stands still
     asyncio.get_running_loop().call_later(0.01, answers.set)
     assert await looked
 
