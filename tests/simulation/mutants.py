@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from torchserve_py.core.handover import left_sequences
 from torchserve_py.core.handover.departures import Departures
+
+from torchserve_py.core.handover import left_sequences
 from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
