@@ -224,7 +224,7 @@ def what_was_lost_is_said(reading: Reading) -> Found:
     for event in reading.history.events:
         step = event.step
         if event.what == "lost":
-            if "." not in event.who:  # a server
+            if event.details is None:
                 lost.clear()
             else:
                 lost.update(dict.fromkeys(event.details, event.time))
@@ -236,15 +236,6 @@ def what_was_lost_is_said(reading: Reading) -> Found:
             since, first = lost.pop(step.client), reading.steps[event.details.state[0]]
             if not _may_begin(first):
                 yield f"{first.word} began anew what was lost at {since:.1f}: {event.details}"
-
-
-def nothing_else_is_said_to_be_lost(reading: Reading) -> Found:
-    """A step is told that its sequence is lost only if a worker or a server was lost that had its state."""
-    for place, event in enumerate(reading.history.events):
-        if event.step is None or event.what != "answered" or reading.durable:
-            continue
-        if event.details.cause == "sequence_lost" and not reading.losses_of(event.step.client, place):
-            yield f"{event.step.word} was told that its state is lost"
 
 
 def only_a_start_begins_a_sequence(reading: Reading) -> Found:
@@ -364,7 +355,6 @@ RULES: Final[tuple[Rule, ...]] = (
     a_sequence_that_is_in_use_is_not_over,
     a_lease_ends,
     what_was_lost_is_said,
-    nothing_else_is_said_to_be_lost,
     only_a_start_begins_a_sequence,
     nothing_is_open_after_the_end,
     nobody_skips,

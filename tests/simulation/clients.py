@@ -41,12 +41,9 @@ class Client:
         servers: Sequence[Server],
         *,
         requires_start: bool,
-        stays: bool = False,
     ) -> None:
         self.name, self.kind, self._requires_start = name, kind, requires_start
         self.process = world.process(name, Machine(world, name))
-        #: Whether it goes to another server only if its own is leaving, says so, or cannot be reached.
-        self._stays = stays
         self._world, self._network, self._servers, self._random = world, network, servers, world.random
         self._server = self._random.choice(servers)
         self._incarnation = 0
@@ -131,8 +128,7 @@ class Client:
         while self._world.now < end:
             answer = await self._send(step, self._random.choice((0.5, 2.0, 10.0)))
             if answer is None or answer.status == 0:
-                if answer is not None or not self._stays:
-                    self._server = self._random.choice(self._servers)
+                self._server = self._random.choice(self._servers)
             elif answer.status == 200 or answer.cause == _APPLIED:
                 self._applied.append(step)
                 self._token = self._token or answer.token
@@ -152,8 +148,6 @@ class Client:
         self.condition = "doubt"
 
     async def _send(self, step: Step, patience: float) -> Answer | None:
-        if self._stays and self._server.is_leaving:
-            self._server = self._random.choice(self._servers)
         answer = await self._network.ask(self.process, self._server, step, self._headers(step), patience)
         heard = "nothing" if answer is None else answer
         self._world.history.add(self._world.now, self.name, "heard", step, 0, heard)

@@ -1,17 +1,12 @@
 """Defects, planted one at a time: the checker has to find each."""
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from torchserve_py.core.handover.departures import Departures
-
-from torchserve_py.core.handover import left_sequences
 from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
@@ -249,21 +244,15 @@ def token_left_behind() -> Planted:
     return mock.patch.object(give_and_take, "_record_of", planted)
 
 
-def left_twice() -> Planted:
-    """The file of a sequence stays where it is when a server takes it."""
+def tokens_left_behind() -> Planted:
+    """A version that takes a sequence does not know under which tokens nothing may begin once that is over."""
+    adopt = Sequences.adopt
 
-    def planted(path: Path, taken: Path) -> Any:
-        if path != taken:
-            shutil.copy(path, taken)
-        return take(taken, taken)
+    def planted(self: Sequences, sequence: sequences.Sequence, worker_id: str, now: float) -> bool:
+        sequence.tokens = ()
+        return adopt(self, sequence, worker_id, now)
 
-    take = left_sequences._take
-    return mock.patch.object(left_sequences, "_take", planted)
-
-
-def unannounced_departure() -> Planted:
-    """A server does not wait for a sequence that another one is about to leave."""
-    return mock.patch.object(Departures, "expected", lambda *_: None)
+    return mock.patch.object(Sequences, "adopt", planted)
 
 
 def ids_left_behind() -> Planted:
@@ -312,7 +301,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(migrated_state_of_the_old_version, log_of_two_versions),
             *(half_a_step_in_memory, a_failed_end_ends, silent_loss),
             *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
-            *(token_left_behind, ids_left_behind, reopened_too_soon, left_twice, unannounced_departure),
+            *(token_left_behind, tokens_left_behind, ids_left_behind, reopened_too_soon),
         )
     },
 }

@@ -2,10 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -14,13 +12,10 @@ from tests.simulation.model import simulated_words
 from tests.simulation.workers import HANDLER, MODEL_FOLDER, WorkerEnd, start_worker
 from tests.simulation.world import Machine, Process, World
 
-from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
-from torchserve_py.core.handover.left_sequences import HandoverFolder, name_of
-from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.models.served_models import ModelVersions
@@ -34,8 +29,6 @@ from ts.sequences.steps.server_identity import server_identity
 _RESTART: Final = 3.0
 #: How long a server that is told to stop waits for its workers, and sequences may take to leave one (seconds).
 _STOP_LIMIT: Final = 20.0
-#: How long all that is left may take to leave a server that stops (seconds).
-_LEAVE_LIMIT: Final = 10.0
 _HEADER_KEYS: Final = ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"]
 _HEADERS: Final = SequenceHeaders(
     SimpleNamespace(  # type: ignore[arg-type]
@@ -87,11 +80,7 @@ class Place:
 
 
 class Server:
-    """A server by its name, through all of its restarts.
-
-    Args:
-        folder: Where the servers of a fleet leave each other their sequences in memory.
-    """
+    """A server by its name, through all of its restarts."""
 
     def __init__(
         self,
@@ -101,9 +90,7 @@ class Server:
         cache: Mapping[str, Any],
         workers: int,
         versions: Sequence[str],
-        folder: Path | None = None,
     ) -> None:
-        self._folder, self._handover = folder, None
         self.name, self.machine, self._served = name, machine, tuple(versions)
         #: The version that requests are for which name none.
         self.default = versions[0]
@@ -114,10 +101,6 @@ class Server:
         self._versions: ModelVersions
         self._reading: dict[int, Call] = {}
         self._is_stopping = False
-        #: Whether clients are to go to another server, which knows what this one is about to leave.
-        self.is_leaving = False
-        #: The sequences of which steps were applied here.
-        self._known: set[str] = set()
         self._start()
 
     @property
@@ -133,8 +116,7 @@ class Server:
         world = self._world
         _METRICS.fold()  # else what has ended in worlds before would be kept
         self.process = process = world.process(self.name, self.machine)
-        self._is_stopping, self._known, self._reading, self._places = False, set(), {}, []
-        self.is_leaving = False
+        self._is_stopping, self._reading, self._places = False, {}, []
         self._numbers = itertools.count(self._count)
         process.on_death.append(self._died)
         cache = self._cache
@@ -155,12 +137,8 @@ class Server:
                 for each in self._served
             ]
             self._versions = ModelVersions(models[0], lambda: None)  # type: ignore[arg-type]
-            if self._folder is not None:
-                self._handover = HandoverFolder(self._folder, is_shared=True)
             for model in models:
                 self._versions.add(model)  # type: ignore[arg-type]
-                if self._handover is not None:
-                    model.dispatcher.inherit(self._handover.of("words"), model.version)
                 model.dispatcher.set_workers(self._count)
                 self._places += [self._start_place(model, number) for number in range(self._count)]
 
@@ -186,7 +164,7 @@ class Server:
     def _died(self) -> None:
         """The kernel kills the workers of a dead server, in a moment; the server is started again."""
         if not self._cache["durable"]:
-            self._note_loss()
+            self._world.history.lost(self._world.now, self.name, None)
         for worker in self.workers:
             self._world.fates.after(self._world.random.uniform(0.0, 0.01), worker.process.kill)
         self._world.fates.after(self._world.random.uniform(0.1, _RESTART), self._start)
@@ -243,8 +221,6 @@ class Server:
 
         def then(outcome: Part | Cause) -> None:
             del self._reading[delivery]
-            if sequence is not None and isinstance(outcome, Part) and outcome.status == HTTPStatus.OK:
-                self._known.add(sequence.id)
             reply(_answer_of(outcome))
 
         call.then = then
@@ -339,19 +315,7 @@ class Server:
 
     async def _stop(self) -> None:
         dispatchers = [each.dispatcher for each in self._versions.models.values()]
-        if self._handover is not None:
-            await self._handover.announce(self._open_sequences, self._leave_wanted)
-            self.is_leaving = True
-            for each in dispatchers:
-                each.refuse_new_jobs(Cause.draining)
-            for inheritance in self._inheritances:
-                in_background(inheritance.leave_resting(_STOP_LIMIT), "leaving sequences that rest")
         await asyncio.gather(*(each.drain(_STOP_LIMIT, Cause.draining) for each in dispatchers))
-        if self._handover is not None:
-            await self._handover.settle()
-            await asyncio.gather(*(each.leave_all(_LEAVE_LIMIT) for each in self._inheritances))
-            self._note_loss()
-            await self._handover.has_left(self._open_sequences)
         for each in dispatchers:
             await each.close(Cause.draining)
         for worker in self.workers:
@@ -360,31 +324,6 @@ class Server:
         while self.workers and self._world.now < end:
             await asyncio.sleep(0.1)
         self.process.kill()
-
-    @property
-    def _inheritances(self) -> list[Inheritance]:
-        found = [each.dispatcher.inheritance for each in self._versions.models.values()]
-        return [each for each in found if each is not None]
-
-    def _open_sequences(self) -> Iterator[tuple[str, str]]:
-        for model in self._versions.models.values():
-            for each in model.dispatcher.scheduler.sequences():
-                if each.has_state or each.is_left:
-                    yield "words", each.id
-
-    def _leave_wanted(self, wanted: Iterable[tuple[str, str]]) -> None:
-        ids = [each for _, each in wanted]
-        for inheritance in self._inheritances if ids else ():
-            in_background(inheritance.leave_wanted(ids, _LEAVE_LIMIT), "leaving sequences that are asked for")
-
-    def _note_loss(self) -> None:
-        """Note what is lost with this server: all that it has not left to others, and what it knows of what is over."""
-        lost: frozenset[str] | None = None
-        if self._handover is not None:
-            left = self._handover.of("words").gone
-            lost = frozenset(each for each in self._known if name_of(each) not in left)
-            lost |= {each for _, each in self._open_sequences()}
-        self._world.history.lost(self._world.now, self.name, lost)
 
 
 def _answer_of(outcome: Part | Cause) -> Answer:

@@ -27,8 +27,6 @@ from tests.simulation.virtual_time import virtual_time
 from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
 from tests.simulation.world import Killed, Machine, World
 
-from torchserve_py.base import background_tasks
-from torchserve_py.core.handover import departures
 from torchserve_py.core.jobs import call
 from ts.sequences.handover import give_and_take
 from ts.sequences.steps import server_identity, stored_steps
@@ -117,30 +115,12 @@ class Plan:
         """Draw lots how often sequences in memory move."""
         if self.store != "memory":
             return self
-        moving = replace(self, moves=random.choice((0, 5, 10, 20)), workers=random.randint(1, 3))
-        if random.random() < 0.5:
-            return moving
-        return replace(
-            moving,
-            servers=2,
-            weather=Weather(dropped=self.weather.dropped, late=0.0, doubled=0.0),
-            at_points=0.0,
-            disasters=random.choice((1, 3, 5, 8)),
-        )
-
-    @property
-    def is_fleet(self) -> bool:
-        """Whether servers leave each other their sequences in memory in a folder.
-
-        Processes end there, but none stands still, and clients go to another server only if theirs says so or is gone:
-        a sequence has one place, and what only moves is never lost.
-        """
-        return self.store == "memory" and self.servers > 1
+        return replace(self, moves=random.choice((0, 5, 10, 20)), workers=random.randint(1, 3))
 
     @property
     def served(self) -> int:
         """How many versions there are, all servers together."""
-        return len({version for number in range(self.servers) for version in self.of_server(number)})
+        return len(self.versions[: None if self._serves_all else self.servers])
 
     @property
     def _serves_all(self) -> bool:
@@ -149,8 +129,6 @@ class Plan:
 
     def of_server(self, number: int) -> tuple[str, ...]:
         """The versions of a server, the first of which is its default at first."""
-        if self.store == "memory" and not self._serves_all:
-            return self.versions[:1]
         return self.versions if self._serves_all else (self.versions[number % len(self.versions)],)
 
 
@@ -199,14 +177,13 @@ def simulate(seed: int) -> Outcome:
 
 def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[str], set[str]]:
     machines = [Machine(world, f"m{number}") for number in range(1, plan.servers + 1)]
-    if plan.store == "file" or plan.is_fleet:
+    if plan.store == "file":
         machines = machines[:1] * plan.servers
     cache = _cache(plan, path)
     simulated_words.Handler.has_logs, simulated_words.Handler.migrating = plan.has_logs, plan.migrating
     simulated_words.Handler.complain = world.errors.append
-    folder = path.parent / "left" if plan.is_fleet else None
     servers = [
-        Server(world, f"s{number}", machine, cache, plan.workers, plan.of_server(number - 1), folder)
+        Server(world, f"s{number}", machine, cache, plan.workers, plan.of_server(number - 1))
         for number, machine in enumerate(machines, start=1)
     ]
     if plan.roll_out is not None:
@@ -214,7 +191,7 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
             world.fates.after(world.random.random() * plan.roll_out, setattr, server, "default", "2.0")
     network = Network(world, servers, plan.weather)
     clients = [
-        Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start, stays=plan.is_fleet)
+        Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start)
         for number, kind in enumerate(plan.clients, start=1)
     ]
     damage = {
@@ -222,12 +199,9 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
         "redis": lambda: damage_redis(world.random),
         "memory": lambda: None,
     }[plan.store]
-    count = 0 if plan.is_fleet else plan.disasters
-    disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=count)
+    disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=plan.disasters)
     if plan.store == "memory":
         disasters.move_sequences(plan.moves)
-    if plan.is_fleet:
-        disasters.end_processes(plan.disasters)
     _let_handlers_fail(world, disasters, plan.failing)
     course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
     try:
@@ -325,19 +299,11 @@ def _simulated(world: World) -> Iterator[None]:
         found = [each for each in world.processes if each.pid == pid and each.machine is machine]
         return str(pid) if found and not found[0].is_dead else None
 
-    replaced = departures._replace
-
-    def replace_list(path: Path, text: str) -> None:
-        replaced(path, text)
-        os.utime(path)
-
     overlap = CommitOverlap(pays=world.random.random() < 0.5)
     with (
         virtual_time(world),
         mock.patch.multiple(server_identity, started=started, _place=lambda: world.current.machine.name),
         mock.patch.object(give_and_take, "STATE_PIECE", _STATE_PIECE),
-        mock.patch.object(background_tasks, "_running", set()),
-        mock.patch.object(departures, "_replace", replace_list),
         mock.patch.object(stored_steps, "CommitThread", lambda: CommitThread(world)),
         mock.patch.object(stored_steps, "CommitOverlap", lambda: overlap),
         mock.patch.object(stored_steps, "WatchThread", functools.partial(WatchThread, world)),

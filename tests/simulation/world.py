@@ -168,15 +168,15 @@ class Process:
                 thread.parent = here
                 with world.running(self):
                     thread.throw(Killed())
-        world.history.died(world.now, self.name)
-        for each in self.on_death:
-            each()
         for task in self._tasks:
             coroutine = task.get_coro()
             if not task.done() and not coroutine.cr_running:  # else it has called this
                 with world.running(self):
                     coroutine.close()
         self._tasks = []
+        world.history.died(world.now, self.name)
+        for each in self.on_death:
+            each()
 
     @property
     def blocks(self) -> bool:
