@@ -246,6 +246,9 @@ class Server:
         stays = not await successor.worker.loaded
         if not stays and (stays := bool(await dispatcher.vacate(worker, _STOP_LIMIT))):  # type: ignore[arg-type]
             dispatcher.reopen(worker)  # type: ignore[arg-type]
+            if await dispatcher.vacate(successor.worker, _STOP_LIMIT):  # type: ignore[arg-type]
+                dispatcher.reopen(successor.worker)  # type: ignore[arg-type]
+                return
         if not (leaving.ends or successor.ends):
             await self._end(successor if stays else leaving)
 

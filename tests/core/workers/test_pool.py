@@ -288,6 +288,20 @@ async def test_workers_ask_for_room_and_the_latest_change_is_told() -> None:
     await pool.pool.stop(1)
 
 
+@pytest.mark.parametrize("goes_back", [True, False])
+async def test_the_successor_of_a_worker_that_stays_goes_unless_sequences_cannot_leave_it(goes_back: bool) -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(1)
+    for worker_id, why in (("1", "1: it is a test"), ("2", "" if goes_back else "1: it is a test")):
+        pool.dispatcher.vacated[worker_id] = asyncio.get_running_loop().create_future()
+        pool.dispatcher.vacated[worker_id].set_result(why)
+    with pytest.raises(WorkerFailed, match="worker 1 stays"):
+        await pool.pool.renew("1")
+    assert {supervisor.id for supervisor in pool.pool.supervisors} == ({"1"} if goes_back else {"1", "2"})
+    assert pool.dispatcher.reopened == (["1"] if goes_back else ["1", "2"])
+    assert await pool.pool.stop(60) == []
+
+
 async def test_a_worker_that_the_load_no_longer_needs_goes_once_its_sequences_have_moved() -> None:
     pool = Pool(renew_to_scale=False)
     await pool.scale(2)

@@ -156,6 +156,10 @@ class WorkerPool:
         if failure is None and (why := await self.events.vacate(worker, self.stop_limit)):
             self.events.reopen(worker)
             failure = WorkerFailed(409, f"worker {worker.id} stays, since sequences cannot leave its memory ({why})")
+            began = successor.worker
+            if began is not None and await self.events.vacate(began, self.stop_limit):
+                self.events.reopen(began)  # both stay: it has got some that cannot go back
+                return failure
         if leaving in self._supervisors and successor in self._supervisors:
             going = leaving if failure is None else successor
             self._supervisors.remove(going)
