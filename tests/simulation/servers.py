@@ -251,6 +251,8 @@ class Server:
                 return
         if not (leaving.ends or successor.ends):
             await self._end(successor if stays else leaving)
+        elif not (stays or leaving.ends):
+            dispatcher.reopen(worker)  # type: ignore[arg-type]
 
     def remove_worker(self) -> None:
         """Let a worker go that the load no longer needs, as `WorkerPool.resize` does."""

@@ -302,6 +302,22 @@ async def test_the_successor_of_a_worker_that_stays_goes_unless_sequences_cannot
     assert await pool.pool.stop(60) == []
 
 
+async def test_a_worker_whose_successor_goes_meanwhile_takes_sequences_again() -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(1)
+    moved = pool.dispatcher.vacated["1"] = asyncio.get_running_loop().create_future()
+    renewing = asyncio.create_task(pool.pool.renew("1"))
+    async with asyncio.timeout(60):
+        while pool.dispatcher.up != ["1", "2"]:
+            await asyncio.sleep(0)
+        pool.pool.resize(1, ["2"], "a test")
+        moved.set_result("")
+        await renewing
+    assert [supervisor.id for supervisor in pool.pool.supervisors] == ["1"]
+    assert pool.dispatcher.reopened == ["1"]
+    assert await pool.pool.stop(60) == []
+
+
 async def test_a_worker_that_the_load_no_longer_needs_goes_once_its_sequences_have_moved() -> None:
     pool = Pool(renew_to_scale=False)
     await pool.scale(2)

@@ -165,6 +165,8 @@ class WorkerPool:
             self._supervisors.remove(going)
             self._tell_expected()
             await self._stop(going, self.stop_limit)
+        elif failure is None and leaving in self._supervisors:
+            self.events.reopen(worker)  # it stays, since its successor has gone meanwhile
         return failure
 
     def resize(self, count: int, movable: Sequence[str], why: str) -> None:
