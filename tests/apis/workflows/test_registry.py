@@ -20,6 +20,7 @@ from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
 from torchserve_py.base.settings.flags import parse_flags
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.server_settings import server_settings
+from torchserve_py.base.settings.table import Effective
 from torchserve_py.core.serving.errors import ModelError, ModelNotFound, ShuttingDown
 from torchserve_py.core.serving.serving import AwaitedWorkflow, RegisterRequest, RegisterResult
 from torchserve_py.endpoints.failures import failure_of
@@ -118,12 +119,6 @@ async def test_what_cannot_be_registered_at_the_start_is_tried_again(
         await starting
     assert (server.failures, [each.url for each in server.workflows()]) == ({}, ["absent.war"])
     assert models.awaited_workflows == []
-
-
-def test_an_entry_that_is_none_keeps_the_server_unready(tmp_path: Path, models: FakeModels) -> None:
-    (tmp_path / "config.properties").write_text(f"load_workflows==w.war\nmodel_store={tmp_path}\n")
-    WorkflowRegistry(Resolution(parse_flags([]), {}, tmp_path).settings(), models)  # type: ignore[arg-type]
-    assert models.awaited_workflows == [AwaitedWorkflow("=w", failed=False)]
 
 
 @pytest.mark.parametrize("entry", ["absent.war", "mine=https://h/absent.war?token=secret"])
@@ -377,3 +372,16 @@ async def test_accepted_requests_go_through_all_nodes_before_these_are_unregiste
     await ending
     assert seen == [{"w__pre", "w__m"}]
     assert models.names == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("=w.war", '"=w.war" has no name before its "="'),
+        ("w.war?workers.m1=abc", "workers.m1=abc behind w.war? is not response_timeout=SECONDS"),
+    ],
+)
+def test_a_value_that_names_no_workflow_keeps_the_server_from_starting(text: str, said: str) -> None:
+    effective = {"load_workflows": Effective(("fine.war", text), "config.properties")}
+    (line,) = WorkflowSettings.contradictions(effective)
+    assert line.startswith(f"config.properties: load_workflows = {text}: {said}")

@@ -402,6 +402,26 @@ async def test_a_server_that_was_frozen_takes_no_folder_for_one_that_hangs() -> 
     assert await looked
 
 
+async def test_what_another_server_had_is_not_begun_anew_while_the_folder_gives_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = iter([server_lists.Place.elsewhere])
+
+    def look(lists: Any, marks: Any, sought: dict[str, Any]) -> server_lists.Seen[Any]:
+        for place in seen:
+            return server_lists.Seen(dict.fromkeys(sought, place), {}, [], [], None)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(server_lists.ServerLists, "look", look)
+    places = whereabouts.Whereabouts[Any](tmp_path, lambda names: {})
+    places.start(lambda wanted: False, lambda wanted: None, lambda names: None)
+    with pytest.raises(TimeoutError):
+        await places.seek("m/s", server_lists.Wanted("m", "s"), 0.5)
+    found, _ = await places.seek("m/new", server_lists.Wanted("m", "new"), A_LIMIT)
+    assert found is server_lists.Place.nowhere
+    await places.end([])
+
+
 async def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"

@@ -93,6 +93,7 @@ def test_a_sequence_whose_state_cannot_be_left_or_read_is_lost(tmp_path: Path) -
         assert count(server, "a", **numbered(1, "a")) == 1
         restart(server)
         assert "cannot be handed over" in server.log()
+        assert "could not be left to another server within 8 s: 1\n" in server.log()
         assert count(server, "a", **numbered(2, "a")) == (410, "sequence_unknown")
         (folder / "handler.py").write_text(COUNTING)
         restart(server)

@@ -138,7 +138,7 @@ class WorkflowRegistry:
                     continue
                 try:
                     await self.register(*startup_workflows.read(text))
-                except (WorkflowError, ArchiveError, ModelError, ValueError) as error:
+                except (WorkflowError, ArchiveError, ModelError) as error:
                     self.failures[text] = str(error)
                     self._show_waiting()
                     logger.error("Workflow %s is not registered, and tried again in a minute: %s", text, error)

@@ -75,17 +75,11 @@ def read(text: str) -> StartupWorkflow:
 
 def name_of(text: str) -> str:
     """Return what the workflow of a value is probably called: only its archive knows if the value does not say."""
-    try:
-        (spec,) = parse_model_specs(text)
-    except ValueError:  # the registration tells what is wrong
-        spec = ModelSpec(None, text)
+    (spec,) = parse_model_specs(text)
     return spec.name or spec.location.partition("?")[0].rsplit("/", 1)[-1].removesuffix(".war")
 
 
 def means(text: str, name: str, request: RegisterRequest) -> bool:
     """Return whether a value is for a workflow with this name, or for this request."""
-    try:
-        wanted = read(text).request
-    except ValueError:
-        return False
+    wanted = read(text).request
     return wanted.model_name == name or (wanted.model_name, wanted.url) == (request.model_name, request.url)

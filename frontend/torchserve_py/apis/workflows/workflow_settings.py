@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
+from torchserve_py.apis.workflows import startup_workflows
 from torchserve_py.base.settings import value_kinds as kinds
 from torchserve_py.base.settings.table import Effective, SettingsSection, Source, setting
 
@@ -21,6 +22,17 @@ class WorkflowSettings(SettingsSection):
     load_workflows: Annotated[tuple[str, ...], kinds.WORDS] = setting(
         (), "workflow archives to register at start-up, or name=archive", "none"
     )
+
+    @classmethod
+    def contradictions(cls, effective: Mapping[str, Effective]) -> Iterator[str]:
+        """Yield a line for each value of ``load_workflows`` that cannot be read."""
+        if (own := effective.get("load_workflows")) is None:
+            return
+        for text in own.value:
+            try:
+                startup_workflows.read(text)
+            except ValueError as error:
+                yield f"{own.origin}: load_workflows = {text}: {error}"
 
     @classmethod
     def doubts(cls, effective: Mapping[str, Effective]) -> Iterator[str]:

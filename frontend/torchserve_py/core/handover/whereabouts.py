@@ -55,6 +55,8 @@ class Whereabouts(Generic[F]):
         #: Its own, since these looks wait for no state that is read or written.
         self._disk = Disk()
         self._sought: dict[str, _Sought[F]] = {}
+        #: Those that another server had at the last look which did not fail.
+        self._elsewhere = set[str]()
         #: Those of which the list is to say what is so now.
         self._changed: dict[str, Wanted] = {}
         #: Those that were lost here, and those that are open and cannot be left to others.
@@ -143,12 +145,14 @@ class Whereabouts(Generic[F]):
             seen = await self._disk.run(lambda: self._lists.look(marks, sought), _LIMIT)
         except OSError as error:
             self._changed = changed | self._changed
-            places = {name: self._lists.place(name) for name in sought}
+            # What another server had may be on its way here.
+            places = {name: Place.elsewhere if name in self._elsewhere else self._lists.place(name) for name in sought}
             self._changed |= {name: sought[name] for name, place in places.items() if place is Place.nowhere}
             seen = Seen[F](places, {}, [], [], error)
         if seen.problem is not None and not self._is_blind:
             logger.warning("Other servers cannot be told of sequences in memory, or asked for them: %s", seen.problem)
         self._is_blind = seen.problem is not None
+        self._elsewhere = {name for name, place in seen.places.items() if place is Place.elsewhere}
         for name, place in seen.places.items():
             if place is not Place.elsewhere and name in self._sought:
                 self._sought.pop(name).found.set_result((place, seen.files.get(name)))

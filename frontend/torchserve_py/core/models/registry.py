@@ -345,7 +345,11 @@ class ModelRegistry(ServedModels):
         """Leave all sequences in memory that are open to the next server."""
         await self._sequences_have_settled()
         await asyncio.gather(*(model.inheritance.leave_all(_LEAVE_LIMIT) for model in self._in_memory()))
-        await self._handover.has_left(self._sequences_in_memory())
+        lost = list(self._sequences_in_memory())
+        if lost:
+            text = "Sequences in memory that are lost, since they could not be left to another server within %g s: %d"
+            logger.warning(text, _LEAVE_LIMIT, len(lost))
+        await self._handover.has_left(lost)
 
     async def close(self) -> None:
         """End every model; open jobs and later calls fail with the cause that the server is shutting down."""
