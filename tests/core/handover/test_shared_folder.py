@@ -237,6 +237,14 @@ def test_of_servers_that_begin_a_sequence_at_the_same_moment_at_most_one_has_it(
     ], "the second one goes on with it"
 
 
+def test_a_sequence_that_was_lost_begins_anew_at_one_server(tmp_path: Path) -> None:
+    first, second, third = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(3)]
+    first.look({"m/s": server_lists.LOST}, {})
+    sought = {"m/s": server_lists.Wanted("m", "s")}
+    found = [each.look({}, sought).places["m/s"] for each in (second, third)]
+    assert found == [server_lists.Place.lost, server_lists.Place.elsewhere]
+
+
 async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"

@@ -129,7 +129,7 @@ class ServerLists(Generic[F]):
     def look(self, marks: dict[str, str], sought: Mapping[str, Wanted]) -> Seen[F]:
         """Change marks in the own list; look for sequences, and what others want.
 
-        What is found, or is nowhere, is listed as the own one before this returns. What others have is asked for.
+        What no other server has is listed as the own one before this returns. What others have is asked for.
         Raises OSError: the folder cannot be read.
         """
         files: Mapping[str, F] = {}
@@ -141,11 +141,11 @@ class ServerLists(Generic[F]):
             places = {name: Place.left if name in files else self.place(name) for name in sought}
         usurped = self._usurped() if self._was_silent() else []
         problem = self._tell(marks | _own(places))
-        if nowhere := [name for name, place in places.items() if place is Place.nowhere]:
+        if new := [name for name, place in places.items() if place in (Place.nowhere, Place.lost)]:
             # It may have been taken by a server whose list was read before, or be begun by one at this very moment: of
             # two servers, the one that lists it last sees the other, and gives way.
             self._read_lists()
-            places |= {name: self.place(name) for name in nowhere}
+            places |= {name: self.place(name) for name in new}
             problem = self._tell(_own(places)) or problem
         try:
             self._ask([sought[name] for name, place in places.items() if place is Place.elsewhere])
@@ -305,8 +305,11 @@ def _read_list(path: Path, known: _List | None, now: float) -> _List:
 
 
 def _own(places: Mapping[str, Place]) -> dict[str, str]:
-    """Return what the own list says of sequences that are sought: this server has those that no other one has."""
-    return {name: HAS if place in (Place.left, Place.nowhere) else LACKS for name, place in places.items()}
+    """Return what the own list says of sequences that are sought: this server has those that no other one has.
+
+    One that is lost may begin anew.
+    """
+    return {name: LACKS if place is Place.elsewhere else HAS for name, place in places.items()}
 
 
 def _lines_of(marks: Mapping[str, str]) -> str:

@@ -121,10 +121,7 @@ class Whereabouts(Generic[F]):
         self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None], give_up: Callable[[Collection[str]], None]
     ) -> None:
         while not self._has_ended:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SEEK_INTERVAL if self._sought else _WANTED_INTERVAL):
-                    await self._wake.wait()
-            self._wake.clear()
+            await self._pause()
             try:
                 seen = await self._look(is_open)
                 if seen.usurped:
@@ -133,6 +130,13 @@ class Whereabouts(Generic[F]):
                     leave(seen.wanted)
             except Exception:  # a defect of the server: others would take it for dead
                 logger.exception("Other servers could not be told of sequences in memory this time")
+
+    async def _pause(self) -> None:
+        """Wait until it is time to look, or there is something to be looked for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SEEK_INTERVAL if self._sought else _WANTED_INTERVAL):
+                await self._wake.wait()
+        self._wake.clear()
 
     async def _look(self, is_open: IsOpen) -> Seen[F]:
         changed = dict(islice(self._changed.items(), _MOST_CHANGED))
@@ -147,7 +151,7 @@ class Whereabouts(Generic[F]):
             self._changed = changed | self._changed
             # What another server had may be on its way here.
             places = {name: Place.elsewhere if name in self._elsewhere else self._lists.place(name) for name in sought}
-            self._changed |= {name: sought[name] for name, place in places.items() if place is Place.nowhere}
+            self._changed |= {name: sought[name] for name, place in places.items() if place is not Place.elsewhere}
             seen = Seen[F](places, {}, [], [], error)
         if seen.problem is not None and not self._is_blind:
             logger.warning("Other servers cannot be told of sequences in memory, or asked for them: %s", seen.problem)
