@@ -186,7 +186,7 @@ class World:
         return self.dispatcher.inheritance
 
     def is_open(self, model: str, sequence_id: str) -> bool:
-        return self.dispatcher.scheduler.sequence(sequence_id) is not None
+        return self.inheritance.is_here(sequence_id)
 
     def leave(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Leave what another server on the folder asks for."""

@@ -282,6 +282,17 @@ async def test_a_sequence_that_its_server_lost_is_lost_at_others(tmp_path: Path)
     assert await answer(second) == "sequence_lost"
 
 
+async def test_a_step_that_is_given_up_before_it_runs_hides_no_loss(tmp_path: Path) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert await answer(first) == "1"
+    first.kill(0)
+    first.submit("s")
+    await looks(first)
+    first.calls[-1][1].cancel()
+    await looks(first)
+    assert await answer(second) == "sequence_lost"
+
+
 async def test_a_sequence_that_cannot_be_left_is_lost_at_others_until_it_has_ended(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"

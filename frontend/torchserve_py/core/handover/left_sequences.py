@@ -212,14 +212,19 @@ class LeftSequences:
         server has it, and has not left it within ``limit`` seconds.
         """
         name = name_of(sequence_id)
-        found = self._files.get(name)
-        if self._whereabouts is None or name in self._coming or (found is not None and found.path.name != name):
+        if self._whereabouts is None or name in self._coming or self.has_taken(sequence_id):
             return False  # no other server has it
         place, found = await self._whereabouts.seek(*self._named(sequence_id), limit)
         self._files.pop(name, None)
         if found is not None:
             self._files[name] = found
         return place is Place.lost
+
+    def has_taken(self, sequence_id: str) -> bool:
+        """Whether this server has taken the file of a sequence, which no worker has yet."""
+        name = name_of(sequence_id)
+        found = self._files.get(name)
+        return found is not None and found.path.name != name
 
     def changed(self, sequence_id: str) -> None:
         """Note that a sequence may have been opened or closed here."""

@@ -149,6 +149,11 @@ class Inheritance:
         """Whether another server has left a sequence of this version."""
         return self._left.version_of(sequence_id) == self._version
 
+    def is_here(self, sequence_id: str) -> bool:
+        """Whether this server has a sequence, rather than steps that wait until it is known where that is."""
+        sequence = self._scheduler.sequence(sequence_id)
+        return sequence is not None and (not sequence.is_left or self._left.has_taken(sequence_id))
+
     def _is_left(self, sequence_id: str) -> bool:
         if self._left.is_shared:
             return True  # perhaps: whether there is a file is known once it was looked for

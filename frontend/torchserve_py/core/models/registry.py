@@ -311,7 +311,7 @@ class ModelRegistry(ServedModels):
         ]
 
     def _has_in_memory(self, name: str, sequence_id: str) -> bool:
-        return any(each.scheduler.sequence(sequence_id) for each in self._in_memory() if each.name == name)
+        return any(each.inheritance.is_here(sequence_id) for each in self._in_memory() if each.name == name)
 
     def _sequences_in_memory(self) -> Iterator[tuple[str, str]]:
         for model in self._in_memory():
