@@ -48,6 +48,7 @@ class Reading:
         touched: When steps of each client were applied, or repeated.
         steps: The steps by their words.
         losses: The places of events by which states in memory were lost, and whose; None if all were.
+            Of what has ended other servers of a fleet know no more.
     """
 
     history: History
@@ -68,7 +69,7 @@ class Reading:
         for place, event in enumerate(self.history.events):
             step = event.step
             if step is None:
-                if event.what == "lost":
+                if event.what in {"lost", "over"}:
                     self.losses.append((place, event.details))
                 continue
             self.steps[step.word] = step
@@ -218,7 +219,7 @@ def a_lease_ends(reading: Reading) -> Found:
 def what_was_lost_is_said(reading: Reading) -> Found:
     """A sequence whose state was lost with its worker does not begin anew before somebody starts it again.
 
-    A server that was lost itself knows no more of what it had.
+    A server that was lost itself knows no more of what it had, unless others of its fleet know.
     """
     lost: dict[str, float] = {}
     for event in reading.history.events:
@@ -236,6 +237,15 @@ def what_was_lost_is_said(reading: Reading) -> Found:
             since, first = lost.pop(step.client), reading.steps[event.details.state[0]]
             if not _may_begin(first):
                 yield f"{first.word} began anew what was lost at {since:.1f}: {event.details}"
+
+
+def nothing_else_is_said_to_be_lost(reading: Reading) -> Found:
+    """A step is told that its sequence is lost only if a worker or a server was lost that had its state."""
+    for place, event in enumerate(reading.history.events):
+        if event.step is None or event.what != "answered" or reading.durable:
+            continue
+        if event.details.cause == "sequence_lost" and not reading.losses_of(event.step.client, place):
+            yield f"{event.step.word} was told that its state is lost"
 
 
 def only_a_start_begins_a_sequence(reading: Reading) -> Found:
@@ -355,6 +365,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_sequence_that_is_in_use_is_not_over,
     a_lease_ends,
     what_was_lost_is_said,
+    nothing_else_is_said_to_be_lost,
     only_a_start_begins_a_sequence,
     nothing_is_open_after_the_end,
     nobody_skips,

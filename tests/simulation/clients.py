@@ -41,9 +41,12 @@ class Client:
         servers: Sequence[Server],
         *,
         requires_start: bool,
+        roams: float = 0.0,
     ) -> None:
         self.name, self.kind, self._requires_start = name, kind, requires_start
         self.process = world.process(name, Machine(world, name))
+        #: How likely it is that a request goes to any server, as through a proxy that does not know of sequences.
+        self._roams = roams
         self._world, self._network, self._servers, self._random = world, network, servers, world.random
         self._server = self._random.choice(servers)
         self._incarnation = 0
@@ -148,6 +151,8 @@ class Client:
         self.condition = "doubt"
 
     async def _send(self, step: Step, patience: float) -> Answer | None:
+        if self._roams and self._random.random() < self._roams:
+            self._server = self._random.choice(self._servers)
         answer = await self._network.ask(self.process, self._server, step, self._headers(step), patience)
         heard = "nothing" if answer is None else answer
         self._world.history.add(self._world.now, self.name, "heard", step, 0, heard)

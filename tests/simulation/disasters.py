@@ -86,6 +86,13 @@ class Disasters:
         self._favourite = random.choice(_FAVOURITES_IN_MEMORY)
         self._moves_at = sorted((random.randrange(_POINTS_WITH_MOVES) for _ in range(count)), reverse=True)
 
+    def end_processes(self, count: int) -> None:
+        """Let servers stop, and servers and workers die, so many times."""
+        random = self._world.random
+        kinds = {self._stop_server: 6, self._kill_server: 1, self._kill_worker: 1}
+        for disaster in random.choices([*kinds], [*kinds.values()], k=count):
+            self._world.fates.after(random.random() * random.choice((_PERIOD, 3.0)), self._befall, disaster)
+
     def _count_point(self) -> None:
         """Let sequences move if it is time."""
         self._points += 1

@@ -37,8 +37,9 @@ class Event(NamedTuple):
     """One thing that has happened.
 
     ``what`` is ``note``, ``died`` (a process), ``lost`` (states in memory: the names of their sequences, or None for
-    all that a server had), or of a request: ``sent``, ``received`` (by a server, perhaps not for the first time),
-    ``answered`` (by a server), ``heard`` (by the client, in time) or ``hung up`` (by the client, as the server sees).
+    all that a server had), ``over`` (a sequence has ended, of which other servers know no more), or of a request:
+    ``sent``, ``received`` (by a server, perhaps not for the first time), ``answered`` (by a server), ``heard`` (by the
+    client, in time) or ``hung up`` (by the client, as the server sees).
     ``delivery`` counts the receptions of requests.
     """
 
@@ -86,6 +87,10 @@ class History:
         """Add the loss of states in memory, with a worker or with its server."""
         self.events.append(Event(time, who, "lost", None, 0, sequences))
 
+    def over(self, time: float, who: str, sequence: str) -> None:
+        """Add the end of a sequence at a server of a fleet."""
+        self.events.append(Event(time, who, "over", None, 0, frozenset((sequence,))))
+
     def add(self, time: float, who: str, what: str, step: Step, delivery: int, details: Any = None) -> None:
         """Add something that has happened to a request."""
         self.events.append(Event(time, who, what, step, delivery, details))
@@ -101,6 +106,8 @@ def _line(event: Event) -> str:
     if event.what == "lost":
         names = "all states" if event.details is None else ", ".join(sorted(event.details)) or "no state"
         return f"{when}  {event.who:10} has lost {names}"
+    if event.what == "over":
+        return f"{when}  {event.who:10} has ended {', '.join(event.details)}"
     if event.step is None:
         return f"{when}  {event.who:10} {event.details}"
     details = "" if event.details is None else f" {event.details}"

@@ -1,12 +1,16 @@
 """Defects, planted one at a time: the checker has to find each."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+from torchserve_py.core.handover import left_sequences, server_lists
+from torchserve_py.core.handover.server_lists import Place, ServerLists
 from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
@@ -255,6 +259,28 @@ def tokens_left_behind() -> Planted:
     return mock.patch.object(Sequences, "adopt", planted)
 
 
+def left_twice() -> Planted:
+    """The file of a sequence stays where it is when a server takes it."""
+
+    def planted(path: Path, taken: Path) -> Any:
+        if path != taken:
+            shutil.copy(path, taken)
+        return take(taken, taken)
+
+    take = left_sequences._take
+    return mock.patch.object(left_sequences, "_take", planted)
+
+
+def unseen_lists() -> Planted:
+    """A server does not see that another one has a sequence."""
+    return mock.patch.object(ServerLists, "place", lambda *_: Place.nowhere)
+
+
+def listed_too_late() -> Planted:
+    """A server begins a sequence before its list says that it has it."""
+    return mock.patch.object(server_lists, "_own", lambda places: {})
+
+
 def ids_left_behind() -> Planted:
     """A worker that takes a sequence does not know the ids of its steps."""
     record_of = give_and_take._record_of
@@ -302,6 +328,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(half_a_step_in_memory, a_failed_end_ends, silent_loss),
             *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
             *(token_left_behind, tokens_left_behind, ids_left_behind, reopened_too_soon),
+            *(left_twice, unseen_lists, listed_too_late),
         )
     },
 }

@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -12,15 +14,20 @@ from tests.simulation.model import simulated_words
 from tests.simulation.workers import HANDLER, MODEL_FOLDER, WorkerEnd, start_worker
 from tests.simulation.world import Machine, Process, World
 
-from torchserve_py.base.causes import Cause
+from torchserve_py.base.background_tasks import in_background
+from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
+from torchserve_py.core.handover.left_sequences import HandoverFolder, IsNamed, name_of
+from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.models.served_models import ModelVersions
-from torchserve_py.core.scheduling.closed import ClosedSequences
+from torchserve_py.core.scheduling.closed import ClosedIds, ClosedSequences
 from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.core.scheduling.remembered import Remembered
+from torchserve_py.core.scheduling.sequence import Sequence
 from torchserve_py.endpoints.failures import EndpointError, failure_of_job
 from torchserve_py.endpoints.sequences import SequenceHeaders
 from ts.sequences.steps.server_identity import server_identity
@@ -29,6 +36,8 @@ from ts.sequences.steps.server_identity import server_identity
 _RESTART: Final = 3.0
 #: How long a server that is told to stop waits for its workers, and sequences may take to leave one (seconds).
 _STOP_LIMIT: Final = 20.0
+#: How long all that is left may take to leave a server that stops (seconds).
+_LEAVE_LIMIT: Final = 10.0
 _HEADER_KEYS: Final = ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"]
 _HEADERS: Final = SequenceHeaders(
     SimpleNamespace(  # type: ignore[arg-type]
@@ -37,7 +46,8 @@ _HEADERS: Final = SequenceHeaders(
         ts_header_key_sequence_end=_HEADER_KEYS[2],
     )
 )
-_METRICS: Final = ServerMetrics().model("words", "1.0")
+_SERVER_METRICS: Final = ServerMetrics()
+_METRICS: Final = _SERVER_METRICS.model("words", "1.0")
 
 #: Takes an answer back to the client.
 Reply = Callable[[Answer], None]
@@ -50,6 +60,20 @@ class _Received(Call):
 
     def first(self, outcome: Part | Cause) -> None:
         self.then(outcome)
+
+
+class _FleetIds(ClosedIds):
+    """What a server of a fleet remembers, and others do not: that sequences have ended is told to the checker."""
+
+    def __init__(self, names: Remembered, server: "Server") -> None:
+        super().__init__(names)
+        self._server = server
+
+    def remember(self, sequence_id: str, reason: CloseReason, now: float) -> None:
+        if reason is CloseReason.ended:
+            world = self._server.process.world
+            world.history.over(world.now, self._server.name, sequence_id)
+        super().remember(sequence_id, reason, now)
 
 
 class Version(NamedTuple):
@@ -80,7 +104,11 @@ class Place:
 
 
 class Server:
-    """A server by its name, through all of its restarts."""
+    """A server by its name, through all of its restarts.
+
+    Args:
+        folder: Where the servers of a fleet leave each other their sequences in memory.
+    """
 
     def __init__(
         self,
@@ -89,9 +117,11 @@ class Server:
         machine: Machine,
         cache: Mapping[str, Any],
         workers: int,
-        versions: Sequence[str],
+        versions: tuple[str, ...],
+        folder: Path | None = None,
     ) -> None:
-        self.name, self.machine, self._served = name, machine, tuple(versions)
+        self._folder, self._handover = folder, None
+        self.name, self.machine, self._served = name, machine, versions
         #: The version that requests are for which name none.
         self.default = versions[0]
         self._world, self._cache, self._count = world, cache, workers
@@ -115,6 +145,7 @@ class Server:
     def _start(self) -> None:
         world = self._world
         _METRICS.fold()  # else what has ended in worlds before would be kept
+        _SERVER_METRICS._fold_due()  # else a timer of a world before would be waited for
         self.process = process = world.process(self.name, self.machine)
         self._is_stopping, self._reading, self._places = False, {}, []
         self._numbers = itertools.count(self._count)
@@ -132,13 +163,20 @@ class Server:
             self._owner = server_identity()
             policy = Policy(batch_size=2, ahead=True, sequences=sequences)
             over = ClosedSequences(cache["remembered"])
+            if self._folder is not None:
+                over.ids = _FleetIds(over.ids.names, self)
             models = [
                 Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None, over=over), cache["durable"])
                 for each in self._served
             ]
             self._versions = ModelVersions(models[0], lambda: None)  # type: ignore[arg-type]
+            if self._folder is not None:
+                self._handover = HandoverFolder(self._folder, is_shared=True)
             for model in models:
                 self._versions.add(model)  # type: ignore[arg-type]
+                if self._handover is not None:
+                    model.dispatcher.inherit(self._handover.of("words"), model.version)
+                    self._handover.share(self._has, self._leave_wanted, self._give_up)
                 model.dispatcher.set_workers(self._count)
                 self._places += [self._start_place(model, number) for number in range(self._count)]
 
@@ -164,7 +202,7 @@ class Server:
     def _died(self) -> None:
         """The kernel kills the workers of a dead server, in a moment; the server is started again."""
         if not self._cache["durable"]:
-            self._world.history.lost(self._world.now, self.name, None)
+            self._note_loss()
         for worker in self.workers:
             self._world.fates.after(self._world.random.uniform(0.0, 0.01), worker.process.kill)
         self._world.fates.after(self._world.random.uniform(0.1, _RESTART), self._start)
@@ -302,6 +340,8 @@ class Server:
         self._tell_expected(place.model)
         worker = place.worker
         if worker.ready:
+            await place.model.dispatcher.vacate(worker, _STOP_LIMIT)  # type: ignore[arg-type]
+            worker.note_loss()
             await place.model.dispatcher.retire(worker, _STOP_LIMIT)  # type: ignore[arg-type]
             worker.stop()
             await asyncio.wait([worker.ended], timeout=_STOP_LIMIT)
@@ -320,7 +360,17 @@ class Server:
 
     async def _stop(self) -> None:
         dispatchers = [each.dispatcher for each in self._versions.models.values()]
+        if self._handover is not None:
+            for each in dispatchers:
+                each.refuse_new_jobs(Cause.draining)
+            for inheritance in self._inheritances:
+                in_background(inheritance.leave_resting(_STOP_LIMIT), "leaving sequences that rest")
         await asyncio.gather(*(each.drain(_STOP_LIMIT, Cause.draining) for each in dispatchers))
+        if self._handover is not None:
+            await self._handover.settle()
+            await asyncio.gather(*(each.leave_all(_LEAVE_LIMIT) for each in self._inheritances))
+            self._note_loss()
+            await self._handover.has_left([("words", each.id) for each in self._open_sequences()])
         for each in dispatchers:
             await each.close(Cause.draining)
         for worker in self.workers:
@@ -329,6 +379,42 @@ class Server:
         while self.workers and self._world.now < end:
             await asyncio.sleep(0.1)
         self.process.kill()
+
+    @property
+    def _inheritances(self) -> list[Inheritance]:
+        found = [each.dispatcher.inheritance for each in self._versions.models.values()]
+        return [each for each in found if each is not None]
+
+    def _open_sequences(self) -> Iterator[Sequence]:
+        for model in self._versions.models.values():
+            yield from (each for each in model.dispatcher.scheduler.sequences() if each.has_state or each.is_left)
+
+    def _has(self, _: str, sequence_id: str) -> bool:
+        return any(each.is_here(sequence_id) for each in self._inheritances)
+
+    def _leave_wanted(self, wanted: Iterable[tuple[str, str]]) -> None:
+        ids = [each for _, each in wanted]
+        for inheritance in self._inheritances if ids else ():
+            in_background(inheritance.leave_wanted(ids, _LEAVE_LIMIT), "leaving sequences that are asked for")
+
+    def _give_up(self, is_among: IsNamed) -> None:
+        for inheritance in self._inheritances:
+            inheritance.give_up(partial(is_among, "words"))
+
+    def _note_loss(self) -> None:
+        """Note what is lost with this server: all that it has, unless others have it in a file."""
+        lost: frozenset[str] | None = None
+        if self._folder is not None:
+            files = self._folder / name_of("words")
+            lost = frozenset(each.id for each in self._open_sequences() if _is_only_here(each, files))
+        self._world.history.lost(self._world.now, self.name, lost)
+
+
+def _is_only_here(sequence: Sequence, files: Path) -> bool:
+    """Whether a sequence is lost with its server: what that has not left to others, or has taken of it."""
+    name = name_of(sequence.id)
+    is_here = sequence.has_state or any(files.glob(f".taken-{name}-*"))
+    return is_here and not (files / name).exists()
 
 
 def _answer_of(outcome: Part | Cause) -> Answer:

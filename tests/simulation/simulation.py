@@ -19,6 +19,7 @@ from tests.simulation.clients import CALM_LIMIT, KINDS, Client
 from tests.simulation.damage import damage_file, damage_redis
 from tests.simulation.disasters import Disasters
 from tests.simulation.history import History
+from tests.simulation.lists import simulated_lists
 from tests.simulation.model import simulated_words
 from tests.simulation.network import Network, Weather
 from tests.simulation.servers import Server
@@ -27,6 +28,7 @@ from tests.simulation.virtual_time import virtual_time
 from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
 from tests.simulation.world import Killed, Machine, World
 
+from torchserve_py.base import background_tasks
 from torchserve_py.core.jobs import call
 from ts.sequences.handover import give_and_take
 from ts.sequences.steps import server_identity, stored_steps
@@ -70,6 +72,8 @@ class Plan:
     kept_states: int = 1
     #: How often a worker or a version is replaced, or the number of workers changes, where states are in memory.
     moves: int = 0
+    #: How likely it is that a request of a client goes to any server, and not to the one before.
+    roams: float = 0.0
 
     @classmethod
     def draw(cls, random: Random) -> "Plan":
@@ -115,12 +119,32 @@ class Plan:
         """Draw lots how often sequences in memory move."""
         if self.store != "memory":
             return self
-        return replace(self, moves=random.choice((0, 5, 10, 20)), workers=random.randint(1, 3))
+        moving = replace(self, moves=random.choice((0, 5, 10, 20)), workers=random.randint(1, 3))
+        if random.random() < 0.5:
+            return moving
+        return replace(
+            moving,
+            servers=2,
+            weather=Weather(dropped=self.weather.dropped, late=0.0, doubled=0.0),
+            at_points=0.0,
+            disasters=random.choice((1, 3, 5, 8)),
+            lifetime=2 * 86_400.0,
+            roams=random.choice((0.0, 0.1, 0.5)),
+        )
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether servers leave each other their sequences in memory in a folder.
+
+        Processes end there, but none stands still, so that none is taken for dead, and what only moves is never lost.
+        Nothing is idle for too long: that is not known to other servers.
+        """
+        return self.store == "memory" and self.servers > 1
 
     @property
     def served(self) -> int:
         """How many versions there are, all servers together."""
-        return len(self.versions[: None if self._serves_all else self.servers])
+        return len({version for number in range(self.servers) for version in self.of_server(number)})
 
     @property
     def _serves_all(self) -> bool:
@@ -129,6 +153,8 @@ class Plan:
 
     def of_server(self, number: int) -> tuple[str, ...]:
         """The versions of a server, the first of which is its default at first."""
+        if self.store == "memory" and not self._serves_all:
+            return self.versions[:1]
         return self.versions if self._serves_all else (self.versions[number % len(self.versions)],)
 
 
@@ -177,13 +203,14 @@ def simulate(seed: int) -> Outcome:
 
 def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[str], set[str]]:
     machines = [Machine(world, f"m{number}") for number in range(1, plan.servers + 1)]
-    if plan.store == "file":
+    if plan.store == "file" or plan.is_fleet:
         machines = machines[:1] * plan.servers
     cache = _cache(plan, path)
     simulated_words.Handler.has_logs, simulated_words.Handler.migrating = plan.has_logs, plan.migrating
     simulated_words.Handler.complain = world.errors.append
+    folder = path.parent / "left" if plan.is_fleet else None
     servers = [
-        Server(world, f"s{number}", machine, cache, plan.workers, plan.of_server(number - 1))
+        Server(world, f"s{number}", machine, cache, plan.workers, plan.of_server(number - 1), folder)
         for number, machine in enumerate(machines, start=1)
     ]
     if plan.roll_out is not None:
@@ -191,7 +218,7 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
             world.fates.after(world.random.random() * plan.roll_out, setattr, server, "default", "2.0")
     network = Network(world, servers, plan.weather)
     clients = [
-        Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start)
+        Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start, roams=plan.roams)
         for number, kind in enumerate(plan.clients, start=1)
     ]
     damage = {
@@ -199,9 +226,12 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
         "redis": lambda: damage_redis(world.random),
         "memory": lambda: None,
     }[plan.store]
-    disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=plan.disasters)
+    count = 0 if plan.is_fleet else plan.disasters
+    disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=count)
     if plan.store == "memory":
         disasters.move_sequences(plan.moves)
+    if plan.is_fleet:
+        disasters.end_processes(plan.disasters)
     _let_handlers_fail(world, disasters, plan.failing)
     course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
     try:
@@ -304,6 +334,8 @@ def _simulated(world: World) -> Iterator[None]:
         virtual_time(world),
         mock.patch.multiple(server_identity, started=started, _place=lambda: world.current.machine.name),
         mock.patch.object(give_and_take, "STATE_PIECE", _STATE_PIECE),
+        mock.patch.object(background_tasks, "_running", set()),
+        simulated_lists(world),
         mock.patch.object(stored_steps, "CommitThread", lambda: CommitThread(world)),
         mock.patch.object(stored_steps, "CommitOverlap", lambda: overlap),
         mock.patch.object(stored_steps, "WatchThread", functools.partial(WatchThread, world)),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _BEAT: Final = running_time._BEAT
 #: The shortest delay (seconds).
 _LEAST: Final = 1e-6
+#: How long a call of a disk takes (seconds): one of these, at most.
+_OF_DISK: Final = (0.001, 0.001, 0.001, 0.3)
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -53,6 +55,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._process.keep(task)
         return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Run what blocks in a greenlet; the disk gives an answer soon, or now and then late."""
+        answer, random = self.create_future(), self._world.random
+
+        def run() -> None:
+            self._world.sleep(random.random() * random.choice(_OF_DISK))
+            try:
+                result = func(*args)
+                self._world.sleep(random.random() * random.choice(_OF_DISK))
+            except Exception as error:
+                self._process.soon(answer.set_exception, error)
+            else:
+                self._process.soon(answer.set_result, result)
+
+        self._process.run_blocking(run)
+        return answer
 
     def is_running(self) -> bool:
         return True
@@ -90,7 +109,11 @@ def virtual_time(world: "World") -> Iterator[None]:
     def clock(read: Callable[[Any], float]) -> Callable[..., float]:
         return lambda *_: read(world.current.machine)
 
-    machine = type(world.current.machine)
+    def set_times(path: Any, times: tuple[float, float] | None = None) -> None:
+        now = world.current.machine.wall_time()
+        utime(path, times or (now, now))
+
+    machine, utime = type(world.current.machine), os.utime
     patched: dict[Any, dict[str, Any]] = {
         time: {
             "time": clock(machine.wall_time),
@@ -100,7 +123,7 @@ def virtual_time(world: "World") -> Iterator[None]:
             "time_ns": lambda: int(world.current.machine.wall_time() * 1e9),
             "sleep": world.sleep,
         },
-        os: {"urandom": world.random.randbytes, "getpid": lambda: world.current.pid},
+        os: {"urandom": world.random.randbytes, "getpid": lambda: world.current.pid, "utime": set_times},
         secrets: {
             "randbits": world.random.getrandbits,
             "token_hex": lambda size=16: world.random.randbytes(size).hex(),

@@ -123,12 +123,14 @@ class Process:
         """Call something in this process ``delay`` seconds from now, at the earliest."""
         self.world.add(self, Turn(self.world.now + delay, callback, args, None))
 
-    def chore(self, delay: float, callback: Callable[..., Any], *args: Any) -> None:
+    def chore(self, delay: float, callback: Callable[..., Any], *args: Any) -> Turn:
         """Call something in this process ``delay`` seconds from now that nobody notices before something else happens.
 
         What recurs all the time is done only once in a long time in which nothing else happens: right before that ends.
         """
-        self.world.add_chore(self.world.now + delay, self, Turn(self.world.now, callback, args, None))
+        turn = Turn(self.world.now, callback, args, None)
+        self.world.add_chore(self.world.now + delay, self, turn)
+        return turn
 
     def run_blocking(self, function: Callable[[], None]) -> None:
         """Run code that blocks, in a greenlet of this process, which is what a thread is elsewhere."""
@@ -168,15 +170,15 @@ class Process:
                 thread.parent = here
                 with world.running(self):
                     thread.throw(Killed())
+        world.history.died(world.now, self.name)
+        for each in self.on_death:
+            each()
         for task in self._tasks:
             coroutine = task.get_coro()
             if not task.done() and not coroutine.cr_running:  # else it has called this
                 with world.running(self):
                     coroutine.close()
         self._tasks = []
-        world.history.died(world.now, self.name)
-        for each in self.on_death:
-            each()
 
     @property
     def blocks(self) -> bool:
