@@ -62,17 +62,22 @@ class _Received(Call):
         self.then(outcome)
 
 
-class _FleetIds(ClosedIds):
-    """What a server of a fleet remembers, and others do not: that sequences have ended is told to the checker."""
+class _ToldIds(ClosedIds):
+    """What a server remembers of sequences that were in memory: the checker is told which it has lost.
+
+    It is told, too, which have ended at a server of a fleet: others do not know that.
+    """
 
     def __init__(self, names: Remembered, server: "Server") -> None:
         super().__init__(names)
         self._server = server
 
     def remember(self, sequence_id: str, reason: CloseReason, now: float) -> None:
-        if reason is CloseReason.ended:
-            world = self._server.process.world
-            world.history.over(world.now, self._server.name, sequence_id)
+        server, world = self._server, self._server.process.world
+        if reason is CloseReason.ended and server.is_in_fleet:
+            world.history.over(world.now, server.name, sequence_id)
+        elif reason is CloseReason.worker_lost and not server.has_open(sequence_id):  # else another server has lost it
+            world.history.lost(world.now, server.name, frozenset((sequence_id,)))
         super().remember(sequence_id, reason, now)
 
 
@@ -134,6 +139,10 @@ class Server:
         self._start()
 
     @property
+    def is_in_fleet(self) -> bool:
+        return self._folder is not None
+
+    @property
     def is_up(self) -> bool:
         return not self.process.is_dead
 
@@ -163,8 +172,8 @@ class Server:
             self._owner = server_identity()
             policy = Policy(batch_size=2, ahead=True, sequences=sequences)
             over = ClosedSequences(cache["remembered"])
-            if self._folder is not None:
-                over.ids = _FleetIds(over.ids.names, self)
+            if not cache["durable"]:
+                over.ids = _ToldIds(over.ids.names, self)
             models = [
                 Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None, over=over), cache["durable"])
                 for each in self._served
@@ -340,8 +349,6 @@ class Server:
         self._tell_expected(place.model)
         worker = place.worker
         if worker.ready:
-            await place.model.dispatcher.vacate(worker, _STOP_LIMIT)  # type: ignore[arg-type]
-            worker.note_loss()
             await place.model.dispatcher.retire(worker, _STOP_LIMIT)  # type: ignore[arg-type]
             worker.stop()
             await asyncio.wait([worker.ended], timeout=_STOP_LIMIT)
@@ -388,6 +395,11 @@ class Server:
     def _open_sequences(self) -> Iterator[Sequence]:
         for model in self._versions.models.values():
             yield from (each for each in model.dispatcher.scheduler.sequences() if each.has_state or each.is_left)
+
+    def has_open(self, sequence_id: str) -> bool:
+        """Whether a sequence is open here, or about to be."""
+        models = self._versions.models.values()
+        return any(each.dispatcher.scheduler.sequence(sequence_id) is not None for each in models)
 
     def _has(self, _: str, sequence_id: str) -> bool:
         return any(each.is_here(sequence_id) for each in self._inheritances)

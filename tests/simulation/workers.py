@@ -346,19 +346,11 @@ class WorkerEnd:
 
     def lost(self) -> None:
         """The worker's process is gone."""
-        self.note_loss()
         self._dispatcher.worker_lost(self)  # type: ignore[arg-type]
         self.ended.set_result("was killed")
         if not self.loaded.done():
             self.loaded.set_result(False)
         self.on_loss()
-
-    def note_loss(self) -> None:
-        """Note what is lost with the worker: the sequences that have not left it."""
-        if self._dispatcher.hands_over(self):  # type: ignore[arg-type]
-            world, sequences = self.process.world, self._dispatcher.scheduler.sequences()
-            lost = frozenset(each.id for each in sequences if each.has_state and each.lane.worker_id == self.id)
-            world.history.lost(world.now, self.process.name, lost)
 
     def kill(self, reason: str) -> None:
         """End the process at once."""
