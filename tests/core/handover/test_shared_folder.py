@@ -274,6 +274,14 @@ async def test_a_server_that_was_frozen_gives_up_what_others_have_begun_anew(tmp
     assert await answer(first, others=(second,)) == "2"
 
 
+def test_a_server_that_has_died_has_begun_nothing_anew_while_another_one_was_frozen(tmp_path: Path) -> None:
+    first, second = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(2)]
+    first.look({"m/s": server_lists.HAS}, {})
+    second.look({"m/s": server_lists.HAS}, {})
+    second._written_at -= 2 * server_lists._DEAD
+    assert second.look({}, {}).usurped == []
+
+
 async def test_a_sequence_that_its_server_lost_is_lost_at_others(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"

@@ -172,7 +172,9 @@ class ServerLists(Generic[F]):
 
     def _usurped(self) -> list[str]:
         self._read_lists()
-        others = [other.marks for other in self._others.values() if self._lives(other)]
+        silent_since = self._folder_time * 1e9
+        # A list that was not written since is that of a server which died before: it has begun nothing anew.
+        others = [each.marks for each in self._others.values() if self._lives(each) and each.stamp[0] > silent_since]
         own = [name for name, mark in self._marks.items() if mark == HAS]
         return [name for name in own if any(marks.get(name) == HAS for marks in others)]
 
