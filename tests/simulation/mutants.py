@@ -248,17 +248,6 @@ def token_left_behind() -> Planted:
     return mock.patch.object(give_and_take, "_record_of", planted)
 
 
-def tokens_left_behind() -> Planted:
-    """A version that takes a sequence does not know under which tokens nothing may begin once that is over."""
-    adopt = Sequences.adopt
-
-    def planted(self: Sequences, sequence: sequences.Sequence, worker_id: str, now: float) -> bool:
-        sequence.tokens = ()
-        return adopt(self, sequence, worker_id, now)
-
-    return mock.patch.object(Sequences, "adopt", planted)
-
-
 def left_twice() -> Planted:
     """The file of a sequence stays where it is when a server takes it."""
 
@@ -327,7 +316,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(migrated_state_of_the_old_version, log_of_two_versions),
             *(half_a_step_in_memory, a_failed_end_ends, silent_loss),
             *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
-            *(token_left_behind, tokens_left_behind, ids_left_behind, reopened_too_soon),
+            *(token_left_behind, ids_left_behind, reopened_too_soon),
             *(left_twice, unseen_lists, listed_too_late),
         )
     },
