@@ -449,6 +449,28 @@ async def test_what_another_server_had_is_not_begun_anew_while_the_folder_gives_
     await places.end([])
 
 
+async def test_a_list_names_only_the_sequences_that_were_lost_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whereabouts, "_MOST_LOST", 2)
+    places = whereabouts.Whereabouts[Any](tmp_path, lambda names: {})
+    places.start(lambda wanted: False, lambda wanted: None, lambda names: None)
+    other = server_lists.ServerLists[Any](tmp_path, lambda names: {})
+    sought = {name: server_lists.Wanted("m", name) for name in ("a", "b", "c")}
+    for name, wanted in sought.items():
+        places.lost(name, wanted)
+        async with asyncio.timeout(A_LIMIT):
+            while other.place(name) is not server_lists.Place.lost:
+                await asyncio.sleep(0.01)
+                other._read_lists()
+    async with asyncio.timeout(A_LIMIT):
+        while other.place("a") is server_lists.Place.lost:
+            await asyncio.sleep(0.01)
+            other._read_lists()
+    assert [other.place(name).name for name in sought] == ["nowhere", "lost", "lost"]
+    await places.end([])
+
+
 async def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"

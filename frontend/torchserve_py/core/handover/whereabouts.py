@@ -60,7 +60,7 @@ class Whereabouts(Generic[F]):
         #: Those of which the list is to say what is so now.
         self._changed: dict[str, Wanted] = {}
         #: Those that were lost here, and those that are open and cannot be left to others.
-        self._lost: dict[str, None] = {}
+        self._lost: dict[str, Wanted] = {}
         self._kept = set[str]()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -92,10 +92,11 @@ class Whereabouts(Generic[F]):
 
     def lost(self, name: str, wanted: Wanted) -> None:
         """Note that a sequence was lost here."""
-        self._lost[name] = None
-        if len(self._lost) > _MOST_LOST:
-            del self._lost[next(iter(self._lost))]
+        self._lost[name] = wanted
         self.changed(name, wanted)
+        if len(self._lost) > _MOST_LOST:
+            oldest = next(iter(self._lost))
+            self.changed(oldest, self._lost.pop(oldest))
 
     def keeps(self, name: str, wanted: Wanted) -> None:
         """Note that a sequence which is open cannot be left to others, for which it is lost."""
