@@ -22,7 +22,7 @@ _KEPT: Final = float("inf")
 @contextlib.contextmanager
 def simulated_lists(world: World) -> Iterator[None]:
     """Let servers look at lists when something happens, and write them at the time of a world."""
-    pause, replace = Whereabouts._pause, server_lists._replace
+    pause, write = Whereabouts._pause, server_lists.write_atomically
 
     async def pause_here(self: Whereabouts[Any]) -> None:
         if self._sought:
@@ -33,8 +33,8 @@ def simulated_lists(world: World) -> Iterator[None]:
         look.cancel()
         self._wake.clear()
 
-    def replace_here(path: Path, text: str) -> None:
-        replace(path, text)
+    def write_here(path: Path, text: str, *, flushed: bool) -> None:
+        write(path, text, flushed=flushed)
         os.utime(path)
 
     def fail(*_: object) -> None:
@@ -44,7 +44,7 @@ def simulated_lists(world: World) -> Iterator[None]:
         mock.patch.object(Whereabouts, "_pause", pause_here),
         mock.patch.object(whereabouts, "_SEEK_INTERVAL", _SEEK_INTERVAL),
         mock.patch.object(whereabouts.logger, "exception", fail),
-        mock.patch.object(server_lists, "_replace", replace_here),
+        mock.patch.object(server_lists, "write_atomically", write_here),
         mock.patch.dict(server_lists._KEPT, dict.fromkeys(server_lists._KEPT, _KEPT)),
     ):
         yield

@@ -5,8 +5,10 @@ import secrets
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, *, flushed: bool = True) -> None:
     """Write a file that only its owner can read: it may hold keys, passwords, or URLs with a token. Blocks.
+
+    A file that is not ``flushed`` to the disk need not outlive the machine.
 
     Raises OSError: it cannot be written; ValueError: the text is none. The old file stays then.
     """
@@ -14,8 +16,9 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if flushed:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, ValueError):
         partial.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from torchserve_py.base.atomic_file import write_atomically
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.regular_files import open_regular, read_regular_text
 
@@ -215,7 +216,7 @@ class ServerLists(Generic[F]):
 
     def _write_all(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(self._own, f"{secrets.token_hex(_HEAD // 2)}\n{_lines_of(self._marks)}")
+        write_atomically(self._own, f"{secrets.token_hex(_HEAD // 2)}\n{_lines_of(self._marks)}", flushed=False)
         self._lines = len(self._marks)
         self._is_written()
 
@@ -227,7 +228,7 @@ class ServerLists(Generic[F]):
             return
         self._asks_for = wanted
         if wanted:
-            _replace(self._own_wanted, json.dumps(wanted))
+            write_atomically(self._own_wanted, json.dumps(wanted), flushed=False)
         else:
             self._own_wanted.unlink(missing_ok=True)
 
@@ -316,15 +317,3 @@ def _own(places: Mapping[str, Place]) -> dict[str, str]:
 
 def _lines_of(marks: Mapping[str, str]) -> str:
     return "".join([f"{mark}{name}\n" for name, mark in marks.items()])
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file that appears whole, and need not outlive the machine: it is not flushed to the disk."""
-    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        with open(os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(text)
-        partial_path.replace(path)
-    except OSError:
-        partial_path.unlink(missing_ok=True)
-        raise
