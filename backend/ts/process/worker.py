@@ -116,7 +116,7 @@ def load(connection: FrontendConnection, heartbeat: Heartbeat) -> Callable[[], N
         status, text = load_failure(error)
         text += hint(error, loading["model_dir"])
         if status != 507 and (file := misplaced_in(loading["model_dir"])) and file not in text:
-            text = f"{file}. {text}"
+            text = f"{text.rstrip('.')}. In the model's folder, {file}."
         details = "".join(traceback.format_exception(type(error), error, place))
         failed = Loaded(ok=False, status=status, message=wire_text(text), traceback=wire_text(details), declares={})
         connection.send([messages.LOADED, failed])

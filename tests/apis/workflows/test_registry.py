@@ -385,3 +385,13 @@ def test_a_value_that_names_no_workflow_keeps_the_server_from_starting(text: str
     effective = {"load_workflows": Effective(("fine.war", text), "config.properties")}
     (line,) = WorkflowSettings.contradictions(effective)
     assert line.startswith(f"config.properties: load_workflows = {text}: {said}")
+
+
+def test_two_workflows_of_one_name_keep_the_server_from_starting() -> None:
+    values = ("look=a.war", "other.war", "look=b.war?response_timeout=5", "look=a.war")
+    effective = {"load_workflows": Effective(values, "config.properties")}
+    (line,) = WorkflowSettings.contradictions(effective)
+    assert line == (
+        "config.properties: load_workflows names two workflows look, look=a.war and look=b.war?response_timeout=5;"
+        " rename one of them"
+    )

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,16 @@ def test_a_silent_server_is_given_up(web: WebServer, model_store: Path) -> None:
         assert_download_fails(f"{web.url}/x.mar", model_store, "timed out", IDLE_SECONDS=0.05)
     finally:
         done.set()
+
+
+def test_a_server_that_only_says_that_it_goes_on_is_given_up(web: WebServer, model_store: Path) -> None:
+    def goes_on(request: BaseHTTPRequestHandler) -> None:
+        with suppress(OSError):
+            while True:
+                request.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    web.answers["/x.mar"] = goes_on
+    assert_download_fails(f"{web.url}/x.mar", model_store, "timed out", IDLE_SECONDS=0.1)
 
 
 def test_a_download_that_takes_too_long_is_given_up(web: WebServer, model_store: Path) -> None:

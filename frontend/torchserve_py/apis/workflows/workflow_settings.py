@@ -25,14 +25,18 @@ class WorkflowSettings(SettingsSection):
 
     @classmethod
     def contradictions(cls, effective: Mapping[str, Effective]) -> Iterator[str]:
-        """Yield a line for each value of ``load_workflows`` that cannot be read."""
+        """Yield a line for each value of ``load_workflows`` that cannot be read, or has the name of another one."""
         if (own := effective.get("load_workflows")) is None:
             return
+        named: dict[str, str] = {}
         for text in own.value:
             try:
-                startup_workflows.read(text)
+                name = startup_workflows.read(text).request.model_name
             except ValueError as error:
                 yield f"{own.origin}: load_workflows = {text}: {error}"
+                continue
+            if name and (other := named.setdefault(name, text)) != text:
+                yield f"{own.origin}: load_workflows names two workflows {name}, {other} and {text}; rename one of them"
 
     @classmethod
     def doubts(cls, effective: Mapping[str, Effective]) -> Iterator[str]:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _SCHEMES = ("http", "https", "file")
 #: The size of an archive.
 MAX_BYTES = 512 << 30
-#: How long connecting may take, and the pause between two pieces of data (seconds).
+#: How long connecting may take, the head of an answer, and the pause between two pieces of its body (seconds).
 IDLE_SECONDS = 30.0
 #: How long a download may take from start to end (seconds).
 TOTAL_SECONDS = 2 * 3600.0
@@ -110,7 +110,7 @@ def _receive(url: str, partial: Path, name: str, policy: DownloadPolicy) -> None
         if time.monotonic() >= ends:
             raise TimeoutError(f"it took longer than the limit of {TOTAL_SECONDS:g} s") from error
         if isinstance(error, TimeoutError):
-            raise TimeoutError(f"it timed out: nothing came for {IDLE_SECONDS:g} s") from error
+            raise TimeoutError(f"it timed out: no (further) answer for {IDLE_SECONDS:g} s") from error
         raise
 
 

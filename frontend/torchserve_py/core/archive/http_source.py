@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from http.client import HTTPConnection, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Final
 
 from torchserve_py.core.archive.downloads import DownloadPolicy
@@ -34,10 +34,10 @@ _IN_TARGET: Final = "!#$%&'()*+,/:;=?@[]~"
 def opened(url: str, policy: DownloadPolicy, idle_seconds: float, ends: float) -> Iterator[HTTPResponse]:
     """Yield the answer at an http or https URL that the policy allows, as it must what that redirects to.
 
-    `pieces` reads the body. ``idle_seconds`` is how long connecting may take, and the pause between two pieces of data;
-    at the time ``ends`` (of `time.monotonic`) a connection is cut off. Raises ArchiveNotFound (a redirect to another
-    URL), ValueError (an unusable URL, a forbidden address, a status that is no success), OSError, and HTTPException
-    where the answer is no HTTP.
+    `pieces` reads the body. ``idle_seconds`` is how long connecting may take, the head of an answer, and the pause
+    between two pieces of its body; at the time ``ends`` (of `time.monotonic`) a connection is cut off. Raises
+    ArchiveNotFound (a redirect to another URL), ValueError (an unusable URL, a forbidden address, a status that is no
+    success), OSError, and HTTPException where the answer is no HTTP.
     """
     for _ in range(_MAX_REDIRECTS + 1):
         check_authority(url)
@@ -47,7 +47,7 @@ def opened(url: str, policy: DownloadPolicy, idle_seconds: float, ends: float) -
             closing(_connected(target, policy.networks, idle_seconds)) as connection,
             _cut_off(connection.sock, ends),
         ):
-            answer = _answer(connection, target)
+            answer = _answer(connection, target, min(ends, time.monotonic() + idle_seconds))
             location = answer.headers["location"]
             if answer.status not in _REDIRECTS or location is None:
                 if not 200 <= answer.status < 300:
@@ -144,7 +144,8 @@ def _connected_by(proxy: str, target: urllib.parse.SplitResult, timeout: float) 
     return connection
 
 
-def _answer(connection: HTTPConnection, target: urllib.parse.SplitResult) -> HTTPResponse:
+def _answer(connection: HTTPConnection, target: urllib.parse.SplitResult, ends: float) -> HTTPResponse:
+    """Ask for a URL. Raises TimeoutError: the head of the answer is not complete at the time ``ends``."""
     path = urllib.parse.quote(target.path or "/", safe=_IN_TARGET)
     query = urllib.parse.quote(target.query, safe=_IN_TARGET)
     asked = f"{path}?{query}" if query else path
@@ -153,8 +154,14 @@ def _answer(connection: HTTPConnection, target: urllib.parse.SplitResult) -> HTT
     if proxy is not None and target.scheme == "http":
         asked = f"http://{target.netloc}{asked}"
         headers |= _for_proxy(urllib.parse.urlsplit(proxy))
-    connection.request("GET", asked, headers=headers)
-    return connection.getresponse()
+    with _cut_off(connection.sock, ends):  # ``100 Continue`` may come again and again
+        try:
+            connection.request("GET", asked, headers=headers)
+            return connection.getresponse()
+        except (OSError, HTTPException) as error:
+            if time.monotonic() >= ends:
+                raise TimeoutError from error
+            raise
 
 
 @contextmanager

@@ -73,6 +73,7 @@ def test_a_handler_of_ones_own_that_cannot_load_it_is_told_so(
     peer.send("load", load_message(tmp_path, handler))
     assert worker.load(connection, None) is None  # type: ignore[arg-type]
     _, loaded = peer.receive()
-    assert loaded["message"].startswith("weights.bin is a git-lfs pointer, not the file that it stands for")
-    assert loaded["message"].endswith("ValueError: invalid load key, 'v'.")
+    cause, _, hint = loaded["message"].partition(" In the model's folder, ")
+    assert cause.endswith("ValueError: invalid load key, 'v'.")
+    assert hint == "weights.bin is a git-lfs pointer, not the file that it stands for: run 'git lfs pull'."
     connection.close()
