@@ -25,6 +25,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+if __name__ == "__main__":  # what is imported from here on stays: to look for garbage in it takes a tenth of the start
+    gc.disable()
+
 import uvloop
 
 from torchserve_py.base.background_tasks import in_background
@@ -280,9 +283,9 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
         if received is None:
             # Objects that exist now live as long as the server: freezing them spares the collector repeated scans. Of
             # later ones few form cycles; with Python's threshold (700) it would look for these all the time.
-            gc.collect()
             gc.freeze()
             gc.set_threshold(5_000)
+            gc.enable()
             received = await _until_signal(attend(server), signals)
             logger.info("The server stops" if received is None else f"{received.name} received")
             await _until_signal(server.drain(), signals)
