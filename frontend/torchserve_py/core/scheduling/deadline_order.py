@@ -71,7 +71,8 @@ class DeadlineOrder(Generic[Item]):
         """See `Order.due`."""
         if not self._due:
             return []
-        return [Due(each.due, each.rank == _GUARANTEED) for each in heapq.nsmallest(most, self._due.values())]
+        entries = heapq.nsmallest(most, self._due.values())
+        return [Due(each.due, each.rank == _GUARANTEED, each.item) for each in entries]
 
     def with_deadlines(self, waiting: OrderedDict[Item, float]) -> Self:
         """Return this order."""

@@ -1,11 +1,13 @@
 """Batches of which no step is late because others are in its batch, nor because of the batch before its own."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchserve_py.core.scheduling.batch_admission import WhenIdle
 from torchserve_py.core.scheduling.lane import Lane, WorkerLoad
+from torchserve_py.core.scheduling.order import Due
+from torchserve_py.core.scheduling.sequence_times import SequenceTimes
 from torchserve_py.core.scheduling.step_times import StepTimes
 
 #: A deadline is far if so many of the longest batches fit before it.
@@ -16,15 +18,23 @@ class InTime:
     """Does as `WhenIdle`, but a batch with deadlines is no larger than these allow, and waits for no further steps.
 
     Args:
-        times: How long batches take.
+        times: How long batches take, whatever is in them.
+        sequence_times: How long the steps of each sequence take; None where there are no sequences.
         slack: Returns how long a batch without a guarantee may take (seconds) beside the sessions with one of a lane.
     """
 
-    __slots__ = ("_slack", "_times", "_when_idle")
+    __slots__ = ("_sequence_times", "_slack", "_times", "_when_idle")
 
-    def __init__(self, when_idle: WhenIdle, times: StepTimes, slack: Callable[[Lane[Any]], float]) -> None:
+    def __init__(
+        self,
+        when_idle: WhenIdle,
+        times: StepTimes,
+        sequence_times: SequenceTimes | None,
+        slack: Callable[[Lane[Any]], float],
+    ) -> None:
         self._when_idle = when_idle
         self._times = times
+        self._sequence_times = sequence_times
         self._slack = slack
 
     def room(self, worker: WorkerLoad) -> int:
@@ -55,12 +65,22 @@ class InTime:
         others, left = self._slack(lane), math.inf
         waiting = min(most, len(lane.items))
         due = lane.order.due(waiting)
+        seconds = table[1:] if others < math.inf else self._seconds(due, waiting, table)
         for size in range(1, waiting + 1):
             limit = min(left, others)
             if size <= len(due):
                 until = due[size - 1].at - now
-                left = min(left, until) if until >= table[1] else left
+                left = min(left, until) if until >= seconds[0] else left
                 limit = left if due[size - 1].is_guaranteed else min(left, others)
-            if size > 1 and table[size] > limit:
+            if size > 1 and seconds[size - 1] > limit:
                 return size - 1
         return most
+
+    def _seconds(self, due: Sequence[Due], waiting: int, table: Sequence[float]) -> Sequence[float]:
+        """Return how long batches of the first items take at the most, by their size from 1.
+
+        Guarantees are computed with the times of any batches of a size, so where there are some, only these count.
+        """
+        items = [*(each.item for each in due), *[None] * (waiting - len(due))]
+        known = None if self._sequence_times is None else self._sequence_times.at_most(items)
+        return table[1:] if known is None else known

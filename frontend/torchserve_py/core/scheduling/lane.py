@@ -171,6 +171,7 @@ class WorkerLoad:
     in_flight: dict[str, Job] = field(default_factory=dict)
     ahead: list[AheadBatch] = field(default_factory=list)
     batch: int = 0  # how many jobs it was sent last, or has begun
+    answered: list[Any] = field(default_factory=list)  # the sequences of those it has answered, kept by `Punctuality`
     retiring: bool = False
     rests: bool = False
     alone: Job | None = None  # the job that it has for itself, or beside those that it had before

@@ -19,6 +19,7 @@ class Due(NamedTuple):
 
     at: float
     is_guaranteed: bool
+    item: Any
 
 
 class Order(Protocol[Item]):

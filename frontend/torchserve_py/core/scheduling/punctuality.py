@@ -13,10 +13,11 @@ from torchserve_py.core.scheduling.assignment import Assignment, Source
 from torchserve_py.core.scheduling.batch_admission import WhenIdle
 from torchserve_py.core.scheduling.in_time import InTime
 from torchserve_py.core.scheduling.job import WAITING, Job
-from torchserve_py.core.scheduling.lane import Lane, SharedState
+from torchserve_py.core.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.core.scheduling.reservations import Reservations
 from torchserve_py.core.scheduling.sequence import PENDING, SequenceLane
 from torchserve_py.core.scheduling.sequence_source import Sequences
+from torchserve_py.core.scheduling.sequence_times import SequenceTimes
 from torchserve_py.core.scheduling.step_times import StepTimes
 from torchserve_py.core.scheduling.timing import Timing
 
@@ -39,11 +40,23 @@ class Punctuality:
         self._hopeless = 0
         self.reservations = Reservations(times, safety)
         self._guarantees = isinstance(assignment.admission, WhenIdle) and self._sequences is not None
+        self._sequence_times = SequenceTimes() if self._guarantees else None
         if isinstance(assignment.admission, WhenIdle):
-            assignment.admission = InTime(assignment.admission, times, self._slack)
+            assignment.admission = InTime(assignment.admission, times, self._sequence_times, self._slack)
 
     def _slack(self, lane: Lane[Any]) -> float:
         return self.reservations.slack(lane) if isinstance(lane, SequenceLane) else math.inf
+
+    def answered(self, job: Job, worker: WorkerLoad, now: float) -> None:
+        """Note that a job which was in flight has been answered, and learn from its batch with the last one."""
+        if self._sequence_times is None or self._sequences is None:
+            return
+        if (sequence := self._sequences.open.get(job.sequence_id)) is not None:
+            worker.answered.append(sequence)
+        if not worker.in_flight:
+            sequences, worker.answered = worker.answered, []
+            if len(sequences) == worker.batch:
+                self._sequence_times.learn(sequences, now - job.sent_at)
 
     def admit(self, job: Job, timing: Timing, now: float) -> Cause | None:
         """Queue a job with a deadline, or return why it is refused."""

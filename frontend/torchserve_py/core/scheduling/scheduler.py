@@ -518,6 +518,8 @@ class Scheduler:
         self._shared.leave(job, None)
         worker = self._workers[job.worker_id]
         del worker.in_flight[job.id]
+        if self.punctuality is not None:
+            self.punctuality.answered(job, worker, now)
         is_over = self._joins or not worker.in_flight  # else it still runs its batch
         # A batch takes as long whether its clients have waited or not. A job that has joined others is dropped at once
         # if it is cancelled, which tells nothing.

@@ -98,6 +98,7 @@ class Sequence:
     handed_over_by: object | None = None  # the version that had the job which opened it, and does not run it
     is_left: bool = False  # whether another server has left its state, which is to come to its worker
     held_until: float = 0.0  # when a held sequence may be asked for again
+    step_seconds: float | None = None  # kept by `SequenceTimes`
     timer: int = 0  # kept by `Deadlines`
 
     def __repr__(self) -> str:
