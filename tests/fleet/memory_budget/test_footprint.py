@@ -53,3 +53,12 @@ def test_a_worker_that_was_not_measured_yet_changes_nothing() -> None:
     footprint.note({HOST: 300})
     footprint.begin()
     assert footprint.forecast(HOST, decides=True) == 300
+
+
+def test_what_a_worker_has_while_it_loads_says_nothing_of_the_next_one_unless_it_is_more_than_expected() -> None:
+    footprint = Footprint(None)
+    footprint.begin()
+    footprint.note({HOST: 100}, is_loading=True)
+    assert footprint.forecast(HOST, decides=True) == WORKER_ITSELF
+    footprint.note({HOST: WORKER_ITSELF + 1}, is_loading=True)
+    assert footprint.forecast(HOST, decides=True) == WORKER_ITSELF + 1

@@ -51,13 +51,17 @@ class Footprint:
         """Remember a further worker."""
         self._peaks.append({})
 
-    def note(self, sizes: Sizes) -> None:
-        """Take what was measured of the latest worker; its peak counts."""
+    def note(self, sizes: Sizes, *, is_loading: bool = False) -> None:
+        """Take what was measured of the latest worker; its peak counts.
+
+        Of one that is loading only what is more than was expected counts: it will take more yet.
+        """
         if not self._peaks:
             self.begin()
         latest = self._peaks[-1]
         for resource, size in sizes.items():
-            latest[resource] = max(size, latest.get(resource, 0))
+            if not is_loading or size > self.forecast(resource, decides=False):
+                latest[resource] = max(size, latest.get(resource, 0))
 
     def least(self, resource: str, *, decides: bool) -> int:
         """Return what a worker takes at least, as far as that was measured or declared."""

@@ -451,7 +451,8 @@ class MemoryRoom:
 
     async def _measure(self) -> None:
         pids = {each.worker.pid: each for each in self._workers if each.worker.pid > 0}
-        loaded = {pid for pid, each in pids.items() if each.loaded_at is not None and not each.peak_is_reset}
+        loading = {pid for pid, each in pids.items() if each.loaded_at is None}
+        loaded = {pid for pid, each in pids.items() if pid not in loading and not each.peak_is_reset}
         ranks = {pid: {pid, *each.worker.pids} for pid, each in pids.items()}
         began = time.monotonic()
         measured, on_gpus = await asyncio.to_thread(_measured, ranks, loaded, gpus=self._each_gpu is not None)
@@ -461,7 +462,7 @@ class MemoryRoom:
                 continue
             sizes = each.take(memory, on_gpus.get(pid))
             if not each.has_slept:
-                each.member.footprint.note(sizes)
+                each.member.footprint.note(sizes, is_loading=pid in loading)
             elif each.rest is Rest.awake:
                 each.member.footprint.note({name: size for name, size in sizes.items() if name != HOST})
             if pid in loaded:
