@@ -112,6 +112,11 @@ class Job:
         """Whether it belongs to a job that was accepted before."""
         return False
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it tells how long steps take: it runs with others, and as long as its model likes."""
+        return not (self.unbatched or self.asks_after or self.open_ended)
+
     def due(self, now: float) -> float | None:
         """When the job expires while it waits for a worker.
 

@@ -51,7 +51,8 @@ class Punctuality:
         """Note that a job which was in flight has been answered, and learn from its batch with the last one."""
         if self._sequence_times is None or self._sequences is None:
             return
-        if (sequence := self._sequences.open.get(job.sequence_id)) is not None:
+        sequence = self._sequences.open.get(job.sequence_id)
+        if sequence is not None and job.is_timed:
             worker.answered.append(sequence)
         if not worker.in_flight:
             sequences, worker.answered = worker.answered, []

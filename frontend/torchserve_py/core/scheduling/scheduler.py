@@ -532,7 +532,7 @@ class Scheduler:
 
     def _note_step(self, job: Job, worker: WorkerLoad, now: float) -> None:
         """Note how long the step took that a job has ended."""
-        if job.unbatched or job.asks_after or job.open_ended:
+        if not job.is_timed:
             return
         self._overload.step_seconds.append(now - job.sent_at)
         self._times.note(worker.batch, now - job.sent_at)
