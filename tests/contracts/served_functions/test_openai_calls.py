@@ -79,3 +79,9 @@ def test_events_have_numbers_of_numpy_and_null_for_nan_as_whole_answers_do() -> 
 def test_a_reason_that_is_no_text_fails_the_request() -> None:
     with pytest.raises(ValueError, match="finish_reason is to be a text"):
         call({}).part({"finish_reason": 3})
+
+
+@pytest.mark.parametrize("body", [b"{", b"[" * 100_000])
+def test_a_body_that_is_not_json_or_nested_too_deeply_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidValue, match="^the body is not JSON: "):
+        OpenAICall.of(CHAT, body, {"messages": list})

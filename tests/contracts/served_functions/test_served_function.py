@@ -135,6 +135,11 @@ def test_several_parameters_come_from_an_object_a_form_or_tensors() -> None:
             "the body is to be a JSON object with the members a, b, and is not JSON: Expecting value",
         ),
         (
+            row(body=b"[" * 100_000),
+            "the body is to be a JSON object with the members a, b, and is not JSON: maximum recursion depth exceeded",
+        ),
+        (row(a=b"[" * 100_000), "a: Input should be a valid integer"),
+        (
             row(**{'{"a": 1}': ""}),
             "the request has '{\"a\": 1}' in place of a, b; a body that is no form needs the header"
             " content-type: application/json",
@@ -610,6 +615,16 @@ def test_what_is_told_of_a_wrong_body(body: Any, told: str) -> None:
     call = Call(half)
     call(row(body=body))
     assert call.sent == [(0, (400, told))]
+
+
+def test_a_body_that_is_nested_too_deeply_is_the_clients_mistake() -> None:
+    def first(values: list[float]) -> float:
+        return values[0]
+
+    call = Call(first)
+    call(row(body="[" * 100_000))
+    ((_, (status, told)),) = call.sent
+    assert (status, told[:64]) == (400, "values: the body is not JSON: maximum recursion depth exceeded w")
 
 
 def test_binary_bodies_are_not_repeated() -> None:

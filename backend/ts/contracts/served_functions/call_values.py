@@ -28,6 +28,8 @@ from ts.jobs.json_values import array_value
 from ts.protocol.media_types import BYTES, JSON, JSON_LINES, TEXT
 from ts.serve_decorator import LOG, STATE
 
+#: What the parser raises for a text that is not JSON, or is nested too deeply.
+_NOT_JSON: Final = (ValueError, RecursionError)
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
 #: Values of each type that the values of requests have.
@@ -430,7 +432,7 @@ def _value(given: Any, kind: Any) -> Any:
     if isinstance(given, str) and kind is not str and given.lstrip()[:1] in ("{", "[") and not _is_text(kind):
         try:
             return json.loads(given)
-        except ValueError:
+        except _NOT_JSON:
             return given
     return given
 
@@ -450,7 +452,7 @@ def _json_value(body: Any, kind: Any, name: str) -> Any:
     if isinstance(value, str) and kind is not Any and value.lstrip()[:1] in ("{", "[") and not _is_text(kind):
         try:
             json.loads(value)
-        except ValueError as error:
+        except _NOT_JSON as error:
             raise InvalidValue(f"{name}: the body is not JSON: {error}") from None
     return value
 
@@ -464,7 +466,7 @@ def _given_instead(body: Any) -> str:
             json.loads(body)
         except UnicodeDecodeError:
             return shown(body)
-        except ValueError as error:
+        except _NOT_JSON as error:
             return f"and is not JSON: {error}"
     return shown(body)
 

@@ -81,7 +81,7 @@ class OpenAICall:
         if isinstance(body, bytes | bytearray | str):
             try:
                 body = json.loads(body)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InvalidValue(f"the body is not JSON: {error}") from None
         if not isinstance(body, dict):
             raise InvalidValue("the body is to be a JSON object")
