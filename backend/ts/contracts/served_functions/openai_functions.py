@@ -73,7 +73,8 @@ class OpenAICall:
         ``parameters`` are the function's, with their types.
 
         Raises InvalidValue: the body is not a JSON object, the function does not answer this path, does not take
-            a part of a message, or has no parameter for a member that could change the answer, such as ``tools``.
+            a part of a message, has nothing to embed, or has no parameter for a member that could change the answer,
+            such as ``tools``.
         """
         asked = _ASKED.get(path or "")
         if asked is None or path is None:
@@ -91,6 +92,8 @@ class OpenAICall:
             raise InvalidValue(f"the model does not answer {path.removeprefix('v1/')}: {answered}")
         if asked not in body:
             raise InvalidValue(f"{asked}: Field required")
+        if asked == "input" and body["input"] == []:
+            raise InvalidValue("input: the list is empty; send a text, or a list of at least one")
         for name, other in _SAME.items():
             if name in body and name not in parameters and other in parameters and other not in body:
                 body = {**{key: each for key, each in body.items() if key != name}, other: body[name]}
