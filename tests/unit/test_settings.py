@@ -196,6 +196,14 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
         ("job_queue_size=0", "job_queue_size = 0: it must be an integer from 1"),
         ("job_queue_size=", "job_queue_size = : it must be an integer from 1"),
         (
+            "default_response_timeout=2147483648",
+            "default_response_timeout = 2147483648: it must be an integer from 1 (seconds), at most 2147483647",
+        ),
+        (
+            "default_workers_per_model=2147483648",
+            "default_workers_per_model = 2147483648: it must be an integer from 0, at most 2147483647",
+        ),
+        (
             "grpc_inference_port=http://10.0.0.1:7070",
             "grpc_inference_port = http://10.0.0.1:7070: it must be an integer from 0 to 65535",
         ),

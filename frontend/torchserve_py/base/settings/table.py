@@ -74,7 +74,8 @@ Number = Annotated[int, integer(1, MAX_LONG)]
 NumberFrom0 = Annotated[int, integer(0, MAX_LONG)]
 OptionalNumber = Annotated[int | None, integer(1, MAX_LONG)]
 Bytes = Annotated[int, integer(1, MAX_LONG, "bytes")]
-Seconds = Annotated[int, integer(1, MAX_LONG, "seconds")]
+#: As long as a version of a model can have it, which takes some of them as its defaults.
+Seconds = Annotated[int, integer(1, unit="seconds")]
 Milliseconds = Annotated[int | None, integer(1, MAX_LONG, "milliseconds")]
 MillisecondsFrom0 = Annotated[int | None, integer(0, MAX_LONG, "milliseconds")]
 OptionalPath = Annotated[Path | None, kinds.PATH]
@@ -182,7 +183,7 @@ class Settings(ClosedSchema):
     )
 
     # Workers
-    default_workers_per_model: NumberFrom0 = setting(
+    default_workers_per_model: Annotated[int, integer(0)] = setting(
         0, "workers of a start-up model; 0: one per GPU, without GPUs one per CPU"
     )
     number_of_gpu: Annotated[int | None, integer(0)] = setting(None, "GPUs used, at most", "all")
