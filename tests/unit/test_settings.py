@@ -244,7 +244,8 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
             "models = {: no valid JSON: Expecting property name enclosed in double quotes at character 2, "
             'it must be a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
         ),
-        ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : it must be a text that is not empty"),
+        ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : it must be a header's name"),
+        ("ts_header_key_sequence_end=a b", "ts_header_key_sequence_end = a b: it must be a header's name"),
         (
             "load_models=x.mar, a=",
             'load_models = x.mar, a=: "a=" has no location behind its "=", it must be all, or [name=]location with '
@@ -261,6 +262,14 @@ def test_a_wrong_value_names_file_line_key_value_and_what_would_be_right(home, l
     assert resolution.errors == [f"Invalid configuration: config.properties:2: {message}"]
     with pytest.raises(SettingsError, match="Invalid configuration"):
         resolution.settings()
+
+
+def test_no_header_has_two_meanings(home):
+    resolution = configure(home, "ts_header_key_sequence_end=Ts_Request_Sequence_Start")
+    assert resolution.errors == [
+        "Invalid configuration: ts_header_key_sequence_id is ts_request_sequence_id, ts_header_key_sequence_start is"
+        " ts_request_sequence_start, ts_header_key_sequence_end is Ts_Request_Sequence_Start; each must be another header"
+    ]
 
 
 def test_a_wrong_value_of_the_environment_names_the_variable(home):

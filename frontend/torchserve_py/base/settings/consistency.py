@@ -7,6 +7,7 @@ from torchserve_py.base.settings.table import Effective
 from torchserve_py.plugins import launchers, settings_sections
 
 _CORS = ("cors_allowed_methods", "cors_allowed_headers")
+_SEQUENCE_HEADERS = tuple(f"ts_header_key_sequence_{what}" for what in ("id", "start", "end"))
 #: Settings about processes of this machine.
 _LOCAL = ("debug", "cpu_launcher_enable", "install_py_dep_per_model", "worker_user", "worker_memory_limit")
 
@@ -21,6 +22,10 @@ def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
             if values.get(name):
                 why = f"is about processes of this machine, but worker_launcher is {launcher}"
                 yield f"Invalid configuration: {name} {why}"
+    headers = {name: values[name] for name in _SEQUENCE_HEADERS if name in values}
+    if len({header.lower() for header in headers.values()}) < len(headers):
+        named = ", ".join(f"{name} is {header}" for name, header in headers.items())
+        yield f"Invalid configuration: {named}; each must be another header"
     for place, version in _versions(effective):
         low, high = version.min_workers, version.max_workers
         if low and high and low > high:

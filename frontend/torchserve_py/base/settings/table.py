@@ -68,6 +68,7 @@ Switch = Annotated[bool, FLAG]
 SwitchWithoutVariable = Annotated[bool, FLAG, Source(env=None)]
 Name = Annotated[str, NAME]
 OptionalName = Annotated[str | None, NAME]
+Header = Annotated[str, kinds.HEADER]
 Host = Annotated[str, kinds.HOST]
 Port = Annotated[int, kinds.PORT]
 Number = Annotated[int, integer(1, MAX_LONG)]
@@ -240,9 +241,9 @@ class Settings(ClosedSchema):
     drain_timeout: Annotated[int, integer(0, MAX_LONG, "seconds")] = setting(
         10, "how long requests and open sequences have to finish when the server stops"
     )
-    ts_header_key_sequence_id: Name = setting("ts_request_sequence_id", "header with the id of a sequence")
-    ts_header_key_sequence_start: Name = setting("ts_request_sequence_start", "header that starts a sequence")
-    ts_header_key_sequence_end: Name = setting("ts_request_sequence_end", "header that ends a sequence")
+    ts_header_key_sequence_id: Header = setting("ts_request_sequence_id", "has the id of a sequence")
+    ts_header_key_sequence_start: Header = setting("ts_request_sequence_start", "starts a sequence")
+    ts_header_key_sequence_end: Header = setting("ts_request_sequence_end", "ends a sequence")
 
     # Access
     disable_token_authorization: Annotated[bool, FLAG, Source(flag="--disable-token-auth", short="--dt")] = setting(

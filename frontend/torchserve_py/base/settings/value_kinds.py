@@ -11,7 +11,7 @@ from typing import Any
 from torchserve_py.base.settings.addresses import Address, bare_host, parse_address
 from torchserve_py.base.settings.log_config import is_log4j, read_log_config
 from torchserve_py.base.settings.model_spec import parse_model_specs
-from torchserve_py.base.settings.schemas.values import Parsed, integer
+from torchserve_py.base.settings.schemas.values import Expected, Parsed, integer
 
 
 def address(*, http_port: int, https_port: int) -> Parsed:
@@ -93,6 +93,7 @@ HOST = Parsed("a name or an address", _host)
 PORT = replace(_PORT, from_text=_port)
 PATH = Parsed("a path", _path)
 ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", _route)
+HEADER = Expected("a header's name", lambda value: re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", value) is not None)
 DIRECTORY = Parsed("an existing directory", _existing_directory)
 LOG_CONFIG = Parsed("a file as docs/logging.md describes it", _log_config)
 WORDS = _listed("names with commas between them", str)
