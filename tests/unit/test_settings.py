@@ -268,7 +268,8 @@ def test_no_header_has_two_meanings(home):
     resolution = configure(home, "ts_header_key_sequence_end=Ts_Request_Sequence_Start")
     assert resolution.errors == [
         "Invalid configuration: ts_header_key_sequence_id is ts_request_sequence_id, ts_header_key_sequence_start is"
-        " ts_request_sequence_start, ts_header_key_sequence_end is Ts_Request_Sequence_Start; each must be another header"
+        " ts_request_sequence_start, ts_header_key_sequence_end is Ts_Request_Sequence_Start;"
+        " each must be another header"
     ]
 
 

@@ -83,10 +83,10 @@ def test_a_reason_that_is_no_text_fails_the_request() -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 100_000])
 def test_a_body_that_is_not_json_or_nested_too_deeply_is_refused(body: bytes) -> None:
-    with pytest.raises(InvalidValue, match="^the body is not JSON: "):
+    with pytest.raises(InvalidValue, match=r"^the body is not JSON: "):
         OpenAICall.of(CHAT, body, {"messages": list})
 
 
 def test_nothing_to_embed_is_the_clients_mistake() -> None:
-    with pytest.raises(InvalidValue, match="^input: the list is empty; send a text, or a list of at least one$"):
+    with pytest.raises(InvalidValue, match=r"^input: the list is empty; send a text, or a list of at least one$"):
         OpenAICall.of("v1/embeddings", {"model": "m", "input": []}, {"input": list[str]})
