@@ -46,7 +46,8 @@ def array_in_file(data: bytes | bytearray) -> np.ndarray[Any, Any]:
     try:
         array: np.ndarray[Any, Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except FILE_ERRORS as error:
-        raise ValueError(f"the file is no array in numpy's format (.npy): {type(error).__name__}: {error}") from error
+        # Not "from error": a MemoryError as its cause would be taken for memory that has run out.
+        raise ValueError(f"the file is no array in numpy's format (.npy): {type(error).__name__}: {error}") from None
     _check_size(array.dtype, count_of(array.shape), array.shape)
     _check_texts(array)
     return array

@@ -16,6 +16,7 @@ from ts.contracts.sagemaker.script import Script
 from ts.contracts.sagemaker.script_handler import ScriptHandler
 from ts.contracts.sagemaker.toolkit import decoder, encoder, stand_in
 from ts.contracts.sagemaker.toolkit.errors import UnsupportedFormatError
+from ts.jobs import device_loss
 from ts.jobs.errors import LoadError
 
 Open = Callable[[str], Script]
@@ -145,6 +146,14 @@ def zeros_in_zip(size: int) -> bytes:
     return buffer.getvalue()
 
 
+def endless_in_zip() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, format=np.array("csr"), shape=(1, 1), indices=[0], indptr=[0, 1])
+    with zipfile.ZipFile(buffer, "a") as file:
+        file.writestr("data.npy", npy_head("<f4", "(1000000000000,)"))
+    return buffer.getvalue()
+
+
 @pytest.mark.parametrize(
     ("body", "content_type"),
     [
@@ -159,13 +168,15 @@ def zeros_in_zip(size: int) -> bytes:
         (npy_head("<U1", "(1,)") + b"\xff\xff\xff\xff", "application/x-npy"),
         (b"", "application/x-npz"),
         (b"abc", "application/x-npz"),
+        (endless_in_zip(), "application/x-npz"),
     ],
 )
 def test_a_malformed_body_is_the_clients_mistake(body: Any, content_type: str) -> None:
     if content_type == "application/x-npz":
         pytest.importorskip("scipy.sparse")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError) as refused:
         decoder.decode(body, content_type)
+    assert not device_loss.memory_ran_out(refused.value)
 
 
 def test_a_sparse_matrix_is_no_larger_than_memory_allows_and_points_only_into_itself() -> None:

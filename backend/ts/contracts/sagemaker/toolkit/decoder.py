@@ -106,7 +106,8 @@ def _npz_to_sparse(body: Any) -> Any:
             _check_matrix("the file", sum(each.file_size for each in file.infolist()))
         matrix = sparse.load_npz(io.BytesIO(body))
     except (zipfile.BadZipFile, KeyError, *FILE_ERRORS) as error:
-        raise ValueError(f"the file is no sparse matrix (.npz): {type(error).__name__}: {error}") from error
+        # As for an array: a MemoryError is about what the file announces.
+        raise ValueError(f"the file is no sparse matrix (.npz): {type(error).__name__}: {error}") from None
     _check_matrix(f"a matrix of the shape {matrix.shape}", math.prod(matrix.shape) * matrix.dtype.itemsize)
     if hasattr(matrix, "check_format"):
         matrix.check_format(full_check=True)  # scipy writes to where its indices point
