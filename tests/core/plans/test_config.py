@@ -356,6 +356,11 @@ def test_keys_of_handlers_are_no_misspellings(tmp_path: Path, key: str) -> None:
             "torchrun:\n  nnodes: 1\n  nnodes: 2\n",
             "line 3: torchrun.nnodes is already given on line 2; keep one",
         ),
+        (
+            "handler:\n  cache:\n    store: file\n    store: redis\n",
+            "line 4: handler.cache.store is already given on line 3; keep one",
+        ),
+        ("a: [{b: 1}, {c: 1, c: 2}]", "line 1: a[1].c is already given on line 1; keep one"),
         ("a: !!python/object/apply:os.system ['true']", "not valid YAML"),
         ("a: &a {b: *a}", "line 1: an alias makes this value contain itself"),
         ("a: " + "9" * 5000, "not valid YAML"),

@@ -171,6 +171,14 @@ def test_what_runs_goes_on_to_count_when_the_file_is_read_again(tmp_path: Path) 
         ([{"key": "a", "limits": {"requests": 1}}], r"requests is not known; known are requests_per_second"),
         ([{"key": "a", "expires": "soon"}], r"keys\[0\].expires is 'soon'.*2030-01-31"),
         ([{"key": "a", "scopes": "inference"}], r"keys\[0\].scopes is not known; known are name, key"),
+        (
+            [{"key": "secret", "models": ["x"]}, {"key": "secret"}],
+            r"keys\[1\] is the key of keys\[0\], for the same API; keep one entry",
+        ),
+        (
+            [{"key": "secret", "models": ["x"]}, {"key": "b"}, {"sha256": sha256(b"secret").hexdigest().upper()}],
+            r"keys\[2\] is the key of keys\[0\], for the same API; keep one entry",
+        ),
         ([], "it has no keys"),
         (["secret"], r"keys\[0\] must be a map with a key"),
     ],
@@ -182,6 +190,18 @@ def test_a_wrong_file_is_told_without_its_keys(tmp_path: Path, entries: list[Any
     assert "secret" not in str(error.value)
     settings = make_settings(tmp_path, keys_file=file)
     assert str(error.value) == problem_of(settings)
+
+
+def test_one_key_may_open_both_apis(tmp_path: Path) -> None:
+    file = write(tmp_path / "keys", {"key": "a"}, {"key": "a", "scope": "management"})
+    assert [entry.scope for entry in read_keys(file)] == ["inference", "management"]
+
+
+def test_a_member_of_an_entry_is_given_once(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("keys:\n  - key: secret\n    models: [x]\n    models: [y]\n")
+    with pytest.raises(KeysFileError, match=r"line 4: keys\[0\].models is already given on line 3; keep one$"):
+        read_keys(file)
 
 
 def test_a_missing_file_keeps_the_server_from_starting(tmp_path: Path) -> None:

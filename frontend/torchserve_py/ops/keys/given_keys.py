@@ -128,7 +128,7 @@ class GivenKeys:
 
     def _of_file(self, path: Path) -> Iterator[tuple[tuple[TokenType, str], _Key]]:
         for entry in read_keys(path):
-            id_ = entry.scope, _digest(entry.text or entry.sha256 or "", is_hash=entry.text is None)
+            id_ = entry.scope, entry.digest
             models, account = None if entry.models is None else frozenset(entry.models), None
             if entry.scope is TokenType.inference:
                 before = self._keys.get(id_)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -64,6 +65,11 @@ class KeyEntry(ClosedSchema):
     )
 
     @property
+    def digest(self) -> str:
+        """The key's SHA-256, in lower case."""
+        return self.sha256.lower() if self.sha256 is not None else sha256(str(self.text).encode()).hexdigest()
+
+    @property
     def expires_at(self) -> datetime | None:
         """When the key stops working."""
         given = datetime.fromisoformat(self.expires) if isinstance(self.expires, str) else self.expires
@@ -110,9 +116,12 @@ def _without_key(place: str, problem: str) -> str:
 
 
 def _contradictions(content: KeysFile) -> Iterator[str]:
+    first: dict[tuple[TokenType, str], int] = {}
     for number, entry in enumerate(content.keys):
         if (entry.text is None) == (entry.sha256 is None):
             yield f"keys[{number}] must have either key or sha256"
+        elif (same := first.setdefault((entry.scope, entry.digest), number)) != number:
+            yield f"keys[{number}] is the key of keys[{same}], for the same API; keep one entry"
         if entry.models is not None and entry.scope is not TokenType.inference:
             yield f"keys[{number}].models is only for scope: {TokenType.inference}"
         for name in ("limits", "weight"):

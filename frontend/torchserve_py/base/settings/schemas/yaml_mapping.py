@@ -5,8 +5,9 @@ The limits on size, nesting and expansion are checked before anything is built f
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ MAX_SIZE = 1 << 20
 MAX_DEPTH = 64
 #: Values, with every alias counted as often as it is used.
 MAX_NODES = 100_000
+#: Keys that occur twice, of which there are messages.
+_MOST_REPEATED = 20
+#: Characters of a key, or of a key above it, in such a message.
+_MOST_OF_KEY = 60
 
 #: Held while a file is parsed: each thread that parses takes as much of the interpreter as the event loop does, so
 #: several would keep it waiting.
@@ -76,11 +81,10 @@ def _parsed(text: bytes, last_wins: bool) -> YamlMapping:
             if not isinstance(node, yaml.MappingNode):
                 raise UnreadableYaml(f"{_place(node)}the file must hold 'key: value' lines, not a {_kind(node)}")
             _count_nodes(node, {})
-            repeated: list[str] = []
-            lines = _lines(node, "", repeated)
+            repeated = tuple(islice(_repeated(node, ()), _MOST_REPEATED))
             if repeated and not last_wins:
                 raise UnreadableYaml(f"{repeated[0]}; keep one")
-            return YamlMapping(loader.construct_document(node), lines, tuple(repeated))
+            return YamlMapping(loader.construct_document(node), _lines(node), repeated)
         finally:
             loader.dispose()
     except UnreadableYaml:
@@ -119,17 +123,31 @@ def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
     return count
 
 
-def _lines(node: yaml.MappingNode, parent: str, repeated: list[str]) -> dict[str, int]:
-    """Return the line of each key; add a message to `repeated` for each key that occurs twice."""
-    lines: dict[str, int] = {}
-    for key, value in node.value:
-        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-            if key.value in lines:
-                repeated.append(f"{_place(key)}{parent}{key.value} is already given on line {lines[key.value]}")
-            lines[key.value] = _line(key)
-            if not parent and isinstance(value, yaml.MappingNode):
-                _lines(value, f"{key.value}.", repeated)
-    return lines
+def _lines(node: yaml.MappingNode) -> dict[str, int]:
+    """Return the line of each key; of one that occurs twice, that of the last."""
+    return {key.value: _line(key) for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"}
+
+
+def _repeated(node: yaml.Node, above: tuple[str | int, ...]) -> Iterator[str]:
+    """Yield a message for each key, at any depth, that its mapping already has; ``above`` is where the mapping is."""
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            if not isinstance(item, yaml.ScalarNode):
+                yield from _repeated(item, (*above, number))
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in lines:
+                    yield f"{_place(key)}{_path(*above, key.value)} is already given on line {lines[key.value]}"
+                lines[key.value] = _line(key)
+                if not isinstance(value, yaml.ScalarNode):
+                    yield from _repeated(value, (*above, key.value))
+
+
+def _path(*steps: str | int) -> str:
+    """Return the steps to a value as messages name it, such as ``keys[0].name``."""
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each[:_MOST_OF_KEY]}" for each in steps)[1:]
 
 
 def _line(place: yaml.Node | yaml.Event) -> int:
