@@ -273,14 +273,17 @@ def test_requirements_that_name_nothing_are_none(home, capsys):
 
 def test_a_location_with_dots_gets_a_remedy(home, capsys):
     add_truss(home, "", "class Model: ...")
-    code, sections = run(home, capsys, "", "--models", f"a=../{home.name}/store/mine", "b=../nowhere")
+    (home / "two.py").touch()
+    models = (f"a=../{home.name}/store/mine", "b=../nowhere", f"c=../{home.name}/two.py:one")
+    code, sections = run(home, capsys, "", "--models", *models)
     assert code == 1
-    refused, missing = (line for line in sections["Models"] if "problem" in line)
+    refused, missing, function = (line for line in sections["Models"] if "problem" in line)
     assert refused == (
         f"  problem: Relative path is not allowed in url: ../{home.name}/store/mine; its absolute path is allowed:"
         f" {home / 'store' / 'mine'}"
     )
     assert missing.endswith(f"url: ../nowhere; and there is no {home.parent / 'nowhere'}")
+    assert function.endswith(f"; its absolute path is allowed: {home / 'two.py'}:one")
 
 
 #: The class of Truss's examples for TensorRT-LLM.

@@ -7,6 +7,7 @@ from pathlib import Path
 from torchserve_py.base.settings.model_spec import ModelSpec, expand_model_specs, is_url
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.table import Settings
+from torchserve_py.core.archive.file_function import split_function
 from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.served_models import ModelVersions
 from torchserve_py.core.serving.serving import RegisterRequest, Restored
@@ -39,8 +40,11 @@ def remedy(location: str) -> str:
     """Return what to write in place of a location with ``..``, which clients must not use, nothing for any other."""
     if ".." not in Path(location).parts or is_url(location):
         return ""
-    path = Path(location).resolve()
-    return f"; its absolute path is allowed: {path}" if path.exists() else f"; and there is no {path}"
+    file, function = split_function(location)
+    path = Path(file).resolve()
+    if not path.exists():
+        return f"; and there is no {path}"
+    return f"; its absolute path is allowed: {path}{':' if function else ''}{function}"
 
 
 def saved_model(model: Model, versions: ModelVersions | None) -> SavedModel:
