@@ -72,6 +72,15 @@ async def slow(messages: list[dict]):
         await asyncio.sleep(0)
         yield letter
 """
+COUNTING = """\
+from ts import serve
+
+
+@serve(openai=True)
+def counting(messages: list[dict[str, str]], state: dict) -> str:
+    state["turns"] = state.get("turns", 0) + 1
+    return f"turn {state['turns']}"
+"""
 HELLO = [{"role": "user", "content": "hello you"}]
 
 
@@ -79,7 +88,7 @@ HELLO = [{"role": "user", "content": "hello you"}]
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     folder: Path = tmp_path_factory.mktemp("models")
     sources = {"chat": CHAT, "complete": COMPLETE, "embed": EMBED, "embed_all": EMBED_ALL, "slow": ASYNC}
-    sources["counted"] = COUNTED
+    sources |= {"counted": COUNTED, "counting": COUNTING}
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
     with ServeCommand(folder, *(f"{name}.py" for name in sources)) as command:
@@ -120,6 +129,16 @@ def test_tokens_that_a_function_counts_are_told(client: OpenAI) -> None:
     *_, last = client.chat.completions.create(model="counted", messages=HELLO, stream=True)  # type: ignore[call-overload]
     assert last.choices[0].finish_reason == "stop"
     assert last.usage is None
+
+
+def test_a_function_with_a_state_keeps_no_responses_and_says_so(client: OpenAI) -> None:
+    reason = "The model keeps a state of its own for each sequence, so it keeps no responses and conversations"
+    with pytest.raises(openai.BadRequestError, match=reason) as refused:
+        client.responses.create(model="counting", input="hello")
+    assert refused.value.param == "store"
+    with pytest.raises(openai.BadRequestError, match=reason):
+        client.conversations.create(extra_body={"model": "counting"})
+    assert client.responses.create(model="counting", input="hello", store=False).output_text == "turn 1"
 
 
 def test_a_count_that_is_none_fails_its_request(client: OpenAI) -> None:
@@ -192,7 +211,8 @@ def test_what_would_change_the_answer_is_refused_where_the_function_does_not_tak
 
 
 def test_the_models_are_listed(client: OpenAI) -> None:
-    assert [each.id for each in client.models.list()] == ["chat", "complete", "counted", "embed", "embed_all", "slow"]
+    listed = [each.id for each in client.models.list()]
+    assert listed == ["chat", "complete", "counted", "counting", "embed", "embed_all", "slow"]
 
 
 @pytest.mark.parametrize("name", ["chat", "slow", "embed_all"])

@@ -59,7 +59,8 @@ _OF_STREAMS: Final = frozenset({"stream", "stream_options"})
 def row_reader(context: Context, declared: Mapping[str, Any], envelope: str | None) -> RowReader:
     """Return what reads calls for a model."""
     running: _Running = WeakValueDictionary()
-    return lambda wire_row: _Conversation(context, wire_row, running).row
+    has_own_states = bool(declared.get("function", {}).get("stateful"))
+    return lambda wire_row: _Conversation(context, wire_row, running, has_own_states=has_own_states).row
 
 
 #: The calls of sequences that are making a response.
@@ -69,10 +70,14 @@ _Running: TypeAlias = "WeakValueDictionary[str, _Conversation]"
 class _Conversation:
     """The sequence of one call, which is read and written while the call is answered."""
 
-    def __init__(self, context: Context, wire_row: InferRow, running: _Running) -> None:
-        """Read a row. Raises Failure: the model keeps no sequences, and the call is refused."""
+    def __init__(self, context: Context, wire_row: InferRow, running: _Running, *, has_own_states: bool) -> None:
+        """Read a row. Raises Failure: the model keeps no sequences, and the call is refused.
+
+        With ``has_own_states`` the model keeps something else in its sequences.
+        """
         self._context = context
         self._running = running
+        self._has_own_states = has_own_states
         self._body = wire_row.body
         self.row = Row(wire_row.job_id, {}, wire_row.headers)
         self._call = ResponsesCall.decoded(self.row.get_request_property(CALL_HEADER))
@@ -115,6 +120,12 @@ class _Conversation:
         if state.conversation is None:
             raise not_found("Conversation", self._call.id)
         return state, state.conversation
+
+    def _check_keeps(self, param: str) -> None:
+        """Raise Failure: the model keeps a state of its own where a conversation would be."""
+        if self._has_own_states:
+            why = "The model keeps a state of its own for each sequence, so it keeps no responses and conversations"
+            raise refused(f"{why}; send store: false, or ask for chat completions.", param, "unsupported_parameter")
 
     def _append(self, *entries: Entry) -> None:
         """Change the state; the log gets the changes. Another response may have joined the sequence meanwhile."""
@@ -174,6 +185,8 @@ class _Conversation:
                 self.row.add_response_property(FORK_HEADER, "true")
                 return self._past
         stores = request.stores and self._sequence_id is not None
+        if stores and call.operation == "create_response":
+            self._check_keeps("store")
         about = None if conversation is None else conversation["id"]
         self._head = head_of(call.item, request, call.previous, about, stores=stores)
         if request.fields.get("background") and call.operation == "create_response":
@@ -302,6 +315,7 @@ class _Conversation:
         return [items[name] for name in names]
 
     def _create_conversation(self) -> dict[str, Any]:
+        self._check_keeps("model")
         fields = json_object(self._body)
         _refuse_others(fields, {"items", "metadata", "model"})
         items = [] if fields.get("items") is None else self._items(fields)
