@@ -17,6 +17,7 @@ from torchserve_py.core.archive.obtain import obtain
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.gpus.nvidia_smi import Gpu
 from torchserve_py.core.models.assembly import Assembly
+from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.startup_models import StartupModel
 from torchserve_py.core.plans.plan import Plan, RegisterRequest
 from torchserve_py.core.serving.errors import BadParameter, InvalidModel, WorkersFailed
@@ -136,6 +137,26 @@ async def test_an_error_of_the_server_keeps_only_one_startup_model_from_being_se
     (error,) = (record for record in caplog.records if record.levelname == "ERROR")
     assert "Model bad is not loaded" in error.message
     assert error.exc_info is not None
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_a_startup_model_that_cannot_be_wired_is_a_warning(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build = Assembly.build
+
+    def refuse_at_times(self: Assembly, plan: Plan, *more: Any) -> Model:
+        if plan.name == "bad":
+            raise InvalidModel("The journal of the model cannot be written")
+        return build(self, plan, *more)
+
+    monkeypatch.setattr(Assembly, "build", refuse_at_times)
+    write_model(store / "good")
+    registry = make_registry(load_models=tuple(parse_model_specs("bad=good,good")))
+    await registry.load_startup_models()
+    assert urls(registry) == [("good", "1.0", "good")]
+    assert registry.not_loaded == [ModelSpec("bad", "good")]
+    assert "Model bad=good is not loaded: The journal of the model cannot be written" in caplog.text
 
 
 async def test_a_start_that_is_cut_short_leaves_no_unpacked_files(

@@ -580,8 +580,34 @@ class ModelRegistry(ServedModels):
             self._unserved.discard(model)
 
     async def _prepare_at_startup(self, wanted: StartupModel) -> Plan | None:
-        try:
+        with self._loading(wanted):
             return await self._prepare(wanted.request, at_startup=True)
+        return None
+
+    def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
+        model = None
+        if plan is not None:
+            try:
+                with self._loading(wanted):
+                    model = self._add(plan)
+            except VersionConflict as error:
+                logger.warning("Model %s is not loaded: %s", without_secrets(str(wanted.spec)), error)
+                return
+        if model is None:
+            self._not_loaded.append(wanted.spec)
+            return
+        versions = self._names[model.name]
+        if wanted.default and (wanted.chosen or versions.default is not model):
+            versions.choose(model)
+        self._changes.start(_unattended(model.start_workers(model.config.initial_workers)))
+
+    @contextlib.contextmanager
+    def _loading(self, wanted: StartupModel) -> Iterator[None]:
+        """Log that a model is not loaded, and why, in place of what is raised, except that its version is served."""
+        try:
+            yield
+        except VersionConflict:
+            raise
         except (ArchiveError, ModelError, OSError) as error:
             name = without_secrets(str(wanted.spec))
             logger.warning("Model %s is not loaded: %s%s", name, error, remedy(wanted.request.url))
@@ -590,21 +616,6 @@ class ModelRegistry(ServedModels):
         except Exception:
             name = without_secrets(str(wanted.spec))
             logger.exception("Model %s is not loaded because of an error in the server", name)
-        return None
-
-    def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
-        if plan is None:
-            self._not_loaded.append(wanted.spec)
-            return
-        try:
-            model = self._add(plan)
-        except VersionConflict as error:
-            logger.warning("Model %s is not loaded: %s", without_secrets(str(wanted.spec)), error)
-            return
-        versions = self._names[model.name]
-        if wanted.default and (wanted.chosen or versions.default is not model):
-            versions.choose(model)
-        self._changes.start(_unattended(model.start_workers(model.config.initial_workers)))
 
 
 async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:

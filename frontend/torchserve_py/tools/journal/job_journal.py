@@ -23,7 +23,6 @@ from torchserve_py.tools.journal.journal_files import JournalFiles
 from torchserve_py.tools.journal.journal_keys import JournalConfig, JournalKeys
 from torchserve_py.tools.journal.journal_record import (
     KEPT_HEADERS,
-    SECRET_HEADERS,
     KeptBody,
     KeptJob,
     KeptOutcome,
@@ -66,8 +65,6 @@ class Journals:
         config = keys.of(JournalKeys).journal
         if config is None:
             return None
-        if secret := {each.lower() for each in config.headers or ()} & SECRET_HEADERS:
-            raise InvalidModel(f"journal.headers has {', '.join(sorted(secret))}, a secret that is never written.")
         folder = self._folder / quote(name, safe="") / quote(version, safe="")
         try:
             files = JournalFiles(
