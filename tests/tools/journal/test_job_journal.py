@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.base.metrics.records import Ended
 
 from torchserve_py.base.causes import Cause
@@ -62,6 +63,20 @@ def test_bodies_of_all_forms_are_written(tmp_path: Path) -> None:
     assert parameters["body"] == [{"name": "data", "content_type": None, "value": "/w==", "form": "base64"}]
     assert (parameters["status"], parameters["cause"]) == (None, "cancelled")
     assert texts["headers"] == {"accept": "*/*"}
+
+
+@pytest.mark.parametrize("name", ["ts_request_sequence_token", b"ts_request_sequence_token"])
+def test_the_token_of_a_sequence_is_not_written_in_whatever_form_it_came(tmp_path: Path, name: str | bytes) -> None:
+    written = Written(tmp_path)
+    written.run([(name, None, b"secret"), ("data", None, b"1")], b"1")
+    (record,) = written.records()
+    assert [each["name"] for each in record["body"]] == ["data"]
+
+
+@pytest.mark.parametrize("name", ["ts_request_sequence_token", "TS-Request-Sequence-Token", "Cookie"])
+def test_a_header_that_is_a_secret_cannot_be_asked_for(name: str) -> None:
+    with pytest.raises(ValidationError, match="not of a secret that is never written"):
+        JournalConfig(headers=[name])
 
 
 def test_sequences_are_sampled_as_a_whole(tmp_path: Path) -> None:

@@ -580,42 +580,37 @@ class ModelRegistry(ServedModels):
             self._unserved.discard(model)
 
     async def _prepare_at_startup(self, wanted: StartupModel) -> Plan | None:
-        with self._loading(wanted):
+        try:
             return await self._prepare(wanted.request, at_startup=True)
+        except Exception as error:
+            self._tell_not_loaded(wanted, error)
         return None
 
     def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
-        model = None
-        if plan is not None:
-            try:
-                with self._loading(wanted):
-                    model = self._add(plan)
-            except VersionConflict as error:
-                logger.warning("Model %s is not loaded: %s", without_secrets(str(wanted.spec)), error)
-                return
-        if model is None:
+        if plan is None:
             self._not_loaded.append(wanted.spec)
+            return
+        try:
+            model = self._add(plan)
+        except Exception as error:
+            self._tell_not_loaded(wanted, error)
+            if not isinstance(error, VersionConflict):
+                self._not_loaded.append(wanted.spec)
             return
         versions = self._names[model.name]
         if wanted.default and (wanted.chosen or versions.default is not model):
             versions.choose(model)
         self._changes.start(_unattended(model.start_workers(model.config.initial_workers)))
 
-    @contextlib.contextmanager
-    def _loading(self, wanted: StartupModel) -> Iterator[None]:
-        """Log that a model is not loaded, and why, in place of what is raised, except that its version is served."""
-        try:
-            yield
-        except VersionConflict:
-            raise
-        except (ArchiveError, ModelError, OSError) as error:
-            name = without_secrets(str(wanted.spec))
-            logger.warning("Model %s is not loaded: %s%s", name, error, remedy(wanted.request.url))
-            if isinstance(error, DependencyError):
-                self._not_installed.append(str(error))
-        except Exception:
-            name = without_secrets(str(wanted.spec))
-            logger.exception("Model %s is not loaded because of an error in the server", name)
+    def _tell_not_loaded(self, wanted: StartupModel, error: Exception) -> None:
+        """Log why a start-up model is not loaded."""
+        name = without_secrets(str(wanted.spec))
+        if not isinstance(error, ArchiveError | ModelError | OSError):
+            logger.error("Model %s is not loaded because of an error in the server", name, exc_info=error)
+            return
+        logger.warning("Model %s is not loaded: %s%s", name, error, remedy(wanted.request.url))
+        if isinstance(error, DependencyError):
+            self._not_installed.append(str(error))
 
 
 async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:

@@ -30,7 +30,10 @@ KEPT_HEADERS: Final = frozenset(
 )
 #: Never written, even if a model's configuration names them.
 SECRET_HEADERS: Final = frozenset(
-    ("authorization", "proxy-authorization", "cookie", "set-cookie", "sec-websocket-protocol", "x-api-key", "api-key")
+    (
+        *("authorization", "proxy-authorization", "cookie", "set-cookie", "sec-websocket-protocol"),
+        *("x-api-key", "api-key", SEQUENCE_TOKEN, SEQUENCE_TOKEN.replace("_", "-")),
+    )
 )
 #: The headers of answers that are not written.
 _HIDDEN_OF_ANSWERS: Final = frozenset(("set-cookie", "ts_sequence_token"))
@@ -261,7 +264,7 @@ def _text(value: Any) -> str:
 def _written(body: KeptBody) -> tuple[Any, str]:
     """Return a body as it is written, and the form that has."""
     if isinstance(body.content, list):
-        return [_parameter(*each) for each in body.content], PARAMETERS
+        return [_parameter(*each) for each in body.content if _text(each[0]) != SEQUENCE_TOKEN], PARAMETERS
     return _text_or_base64(body.content, cut=body.cut)
 
 
