@@ -58,7 +58,7 @@ def test_a_full_disk_is_told_and_nothing_is_committed(path: Path, fsync: bool) -
 
 def test_a_file_that_is_something_else_is_refused(path: Path, tmp_path: Path) -> None:
     path.write_bytes(b"this is no database, whatever its name says" * 100)
-    with pytest.raises(StoreError, match="damaged or no sequence store"):
+    with pytest.raises(StoreError, match=r"is no sequence store, or damaged where the file begins: .*; only a backup"):
         open_store(path)
     with pytest.raises(StoreError, match="cannot be used: it is a folder, not a regular file"):
         open_store(tmp_path)

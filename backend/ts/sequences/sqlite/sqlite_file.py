@@ -209,6 +209,8 @@ def _reason(error: Exception) -> str:
             return f"cannot be written or read ({error}); the disk may be full or a limit on file sizes reached"
         case sqlite3.SQLITE_BUSY:
             return f"was locked by another process for {_LOCK_LIMIT:g} seconds"
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return f"is damaged or no sequence store: {error}; torchserve-py store repair may help"
+        case sqlite3.SQLITE_NOTADB:
+            return f"is no sequence store, or damaged where the file begins: {error}; only a backup helps"
+        case sqlite3.SQLITE_CORRUPT:
+            return f"is damaged: {error}; torchserve-py store repair may help"
     return f"cannot be used: {error}"
