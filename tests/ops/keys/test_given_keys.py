@@ -98,6 +98,9 @@ async def test_keys_of_models(start: Any, tmp_path: Path) -> None:
             answer = await guarded.request("POST", path.format(name), headers=bearer(key), data=b"{}")
             assert (answer.status == 403) == is_refused, (path, key, name)
     assert (await guarded.request("GET", "/ping", headers=bearer("app"))).status == 200
+    for key, names in (("app", ["noop"]), ("all", ["noop", "other"])):
+        statistics = (await guarded.request("GET", "/v2/models/stats", headers=bearer(key))).json()["model_stats"]
+        assert [each["name"] for each in statistics] == names
     refused = await guarded.request("POST", "/predictions/other", headers=bearer("app"))
     assert refused.json()["message"] == "The key 'app' is not for the model 'other'."
     assert refused.headers["WWW-Authenticate"] == f'{CHALLENGE}, error="insufficient_scope"'

@@ -17,6 +17,7 @@ from tests.e2e.serve_command import ServeCommand, run_curl
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from torchserve_py.apis.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
@@ -164,6 +165,12 @@ def test_keys_by_model_over_every_protocol_and_a_replaced_file(folder: Path) -> 
 
         address = command.printed().partition("(gRPC ")[2].partition(")")[0]
         with grpc.insecure_channel(address) as channel:
+            statistics = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelStatistics",
+                request_serializer=messages.ModelStatisticsRequest.SerializeToString,
+                response_deserializer=messages.ModelStatisticsResponse.FromString,
+            )(messages.ModelStatisticsRequest(), metadata=(("authorization", "Bearer app"),), timeout=DEADLINE)
+            assert [each.name for each in statistics.model_stats] == ["memory"]
             stub = InferenceAPIsServiceStub(channel)
             for model, key, code in (
                 ("memory", "app", None),

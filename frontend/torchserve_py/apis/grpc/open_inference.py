@@ -139,7 +139,8 @@ class OpenInferenceService:
     def _model_statistics(self, request: messages.ModelStatisticsRequest, rpc: Rpc) -> _Described:
         if request.name:
             account_of(rpc, request.name)
-        return {"model_stats": descriptions.statistics(self._serving, request.name or None, request.version or None)}
+        name, version = request.name or None, request.version or None
+        return {"model_stats": descriptions.statistics(self._serving, name, version, partial(account_of, rpc))}
 
     async def _repository_index(self, request: messages.RepositoryIndexRequest, rpc: Rpc) -> _Described:
         return {"models": await self._repository.index(ready_only=request.ready)}

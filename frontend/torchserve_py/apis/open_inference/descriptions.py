@@ -9,13 +9,14 @@ is one inference, whatever the number of rows in its tensors.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from torchserve_py.apis.open_inference.open_inference_settings import OpenInferenceSettings
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.serving.model_activity import Activity
 from torchserve_py.core.serving.serving import ServedModel, Serving
+from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.version import __version__
 
 SERVER_NAME: Final = "torchserve-py"
@@ -141,15 +142,29 @@ def _tensor_config(tensor: Mapping[str, Any], max_batch_size: int) -> dict[str, 
     }
 
 
-def statistics(serving: Serving, name: str | None, version: str | None) -> list[dict[str, Any]]:
+def statistics(
+    serving: Serving, name: str | None, version: str | None, account: Callable[[str], object] | None = None
+) -> list[dict[str, Any]]:
     """Return the statistics of one version, of all versions of a model (None), or of all models (None).
+
+    Models are left out for which ``account`` raises EndpointError: the client's key is not for them.
 
     Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
     """
     if name is None:
-        return [entry for each in serving.models() for entry in statistics(serving, each.name, None)]
+        shown = (each.name for each in serving.models() if _opens(account, each.name))
+        return [entry for each in shown for entry in statistics(serving, each, None)]
     wanted = serving.versions(name) if version is None else [serving.get(name, version)]
     return [_statistics_of(serving, model) for model in wanted]
+
+
+def _opens(account: Callable[[str], object] | None, name: str) -> bool:
+    try:
+        if account is not None:
+            account(name)
+    except EndpointError:
+        return False
+    return True
 
 
 def _statistics_of(serving: Serving, model: ServedModel) -> dict[str, Any]:

@@ -259,7 +259,9 @@ class OpenInferenceEndpoints(Endpoints):
         return self._json(request, descriptions.model_config(self.serving, self._model_of(values)))
 
     def _statistics(self, request: Request, values: PathValues) -> Reply:
-        described = descriptions.statistics(self.serving, values.get("model_name"), values.get("model_version"))
+        name, version = values.get("model_name"), values.get("model_version")
+        account = partial(self.context.account, request)
+        described = descriptions.statistics(self.serving, name, version, account)
         return self._json(request, {"model_stats": described})
 
     def _document(self, request: Request, values: PathValues) -> Reply:
