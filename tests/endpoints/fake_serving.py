@@ -179,6 +179,7 @@ class FakeModel:
         self.submitted = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.metadata: Any = None
+        self.metadata_error: str | None = None
         self.metrics = ServerMetrics().model(name, version)
         self.is_well = True
         self.exposed: Mapping[str, str] | None = {}
@@ -212,7 +213,7 @@ class FakeModel:
     def submit(self, call: Call) -> None:
         call.owner = self
         if call.unbatched:
-            call.deliver(Part(call.id, False, 200, "", [], json.dumps(self.metadata).encode(), None))
+            call.deliver(Part(call.id, False, 200, "", [], json.dumps(self.metadata).encode(), self.metadata_error))
             return
         call.id = f"job-{len(self.calls)}"
         sequence = call.sequence if self.is_stateful else None

@@ -144,6 +144,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     model_errors.VersionNotReady: (409, "ConflictStatusException"),
     model_errors.NotEnoughDevices: (500, "WorkerInitializationException"),
     model_errors.NoDescribeWorker: (503, UNAVAILABLE),
+    model_errors.DescriptionFailed: (503, UNAVAILABLE),
     model_errors.ShuttingDown: (503, UNAVAILABLE),
 }
 

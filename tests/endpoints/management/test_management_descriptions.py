@@ -101,6 +101,13 @@ async def test_what_the_handler_says_of_itself_comes_last(serving, metadata, sho
     assert entry["customizedMetadata"] == shown
 
 
+async def test_a_handler_that_fails_to_describe_its_model(serving):
+    serving.registry.model.metadata_error = "Prediction failed"
+    answer = await manage(serving, "GET", "/models/noop?customized=true")
+    assert answer.status == 503
+    assert answer.json()["message"] == 'The handler of model "noop" failed to describe it: Prediction failed'
+
+
 async def test_no_worker_to_ask(serving):
     serving.registry.model.workers = []
     answer = await manage(serving, "GET", "/models/noop?customized=true")

@@ -139,5 +139,12 @@ class NoDescribeWorker(ModelError):
         )
 
 
+class DescriptionFailed(ModelError):
+    """A worker was asked to describe its model, and did not; ``reason`` says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f'The handler of model "{name}" failed to describe it: {reason}')
+
+
 class BadParameter(ModelError):
     """A parameter of a management call is missing or wrong; the message names it."""
