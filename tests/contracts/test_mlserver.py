@@ -215,18 +215,22 @@ def test_metadata_and_health(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "message"),
+    ("request_", "status", "message", "cause"),
     [
-        (body(1, parameters={"fail": 418}), 418, "as you wish"),
-        (body(1, parameters={"bug": True}), 500, "builtins.ZeroDivisionError: division by zero"),
-        ({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": ["a"]}]}, 400, "'x' holds a text"),
-        ({"input": []}, 422, "inputs"),
+        (body(1, parameters={"fail": 418}), 418, "as you wish", "handler_error"),
+        (body(1, parameters={"bug": True}), 500, "builtins.ZeroDivisionError: division by zero", "handler_error"),
+        (
+            {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": ["a"]}]},
+            *(400, "'x' holds a text", "invalid_request"),
+        ),
+        ({"input": []}, 422, "inputs", "invalid_request"),
     ],
 )
-def test_errors(request_: Any, status: int, message: str, server: RunningServer) -> None:
+def test_errors(request_: Any, status: int, message: str, cause: str, server: RunningServer) -> None:
     response = infer(server, "single", request_)
     assert response.status_code == status, response.text
     assert message in response.json()["error"]
+    assert response.headers["ts-error-cause"] == cause
 
 
 def events(response: requests.Response) -> Iterator[dict[str, Any]]:

@@ -115,7 +115,8 @@ class MLServerRuntime(AsyncRuntime):
                 if failure is not error:  # the model's code has raised it
                     note_error(error)
                 text = wire_text(failure.message)
-                row = error_row(job_id, failure.status, text, failure.headers, failure_details(failure))
+                details = failure_details(failure)
+                row = error_row(job_id, failure.status, text, failure.headers, details, failure.kind)
                 self._outbox.put(row, time.perf_counter() - started)
 
     async def is_healthy(self) -> bool:
