@@ -43,6 +43,16 @@ def row_value(row: Any) -> Any:
     return row.get("body") if value is None else value
 
 
+def check_sent(row: int, value: Any) -> None:
+    """Raise BadRowError: row number ``row`` has no value, as where a client calls its body a form, but it is none."""
+    if value is None:
+        raise BadRowError(
+            row,
+            "The request has neither a body nor the form field 'data'. Clients such as curl call a body a form unless "
+            "it has a content type: send application/json, text/plain or application/octet-stream.",
+        )
+
+
 def check_shapes(tensors: Sequence[Any]) -> None:
     """Raise RowsApartError: not all tensors have the same shape."""
     groups: dict[Hashable, list[int]] = {}

@@ -15,7 +15,7 @@ from ts.handler_utils.client_arrays import array_in_file
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import stack_on, to_host
 from ts.torch_handler.base_handler import BaseHandler
-from ts.torch_handler.built_in_rows import BadRowError, check_shapes, row_value
+from ts.torch_handler.built_in_rows import BadRowError, check_sent, check_shapes, row_value
 
 _NUMPY_MAGIC = b"\x93NUMPY"
 
@@ -48,6 +48,7 @@ class DenseNetHandler(BaseHandler):
         ]
 
     def _read_tensor(self, index: int, value: Any) -> torch.Tensor:
+        check_sent(index, value)
         if isinstance(value, np.ndarray):
             return torch.from_numpy(value)
         if _is_numpy_file(value):

@@ -8,7 +8,7 @@ import torch
 
 from ts.jobs import device_loss
 from ts.jobs.device_copies import Device, rows_on
-from ts.torch_handler.built_in_rows import BadRowError, check_shapes
+from ts.torch_handler.built_in_rows import BadRowError, check_sent, check_shapes
 
 #: What torch raises for values that are no tensor.
 _NO_TENSOR: Final = (TypeError, ValueError, RuntimeError, OverflowError, RecursionError)
@@ -39,6 +39,7 @@ def read_rows(values: list[Any], device: Device) -> torch.Tensor:
 
 
 def _tensor(index: int, value: Any) -> torch.Tensor:
+    check_sent(index, value)
     if isinstance(value, str | bytes | bytearray):
         try:
             value = json.loads(value)

@@ -6,7 +6,7 @@ import torch
 
 from ts.handler_utils.text_utils import ngrams_iterator
 from ts.handler_utils.timer import timed
-from ts.torch_handler.built_in_rows import BadRowError, row_value
+from ts.torch_handler.built_in_rows import BadRowError, check_sent, row_value
 from ts.torch_handler.text_handler import TextHandler
 from ts.utils.util import map_class_to_label
 
@@ -67,6 +67,7 @@ class TextClassifier(TextHandler):
 
 
 def _read_text(value: Any) -> str:
+    check_sent(0, value)
     if isinstance(value, bytes | bytearray):
         try:
             value = value.decode()

@@ -9,7 +9,7 @@ import torch
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import stack_on
 from ts.torch_handler.base_handler import BaseHandler, captum_attr, import_captum_ahead
-from ts.torch_handler.built_in_rows import BadRowError, check_shapes, row_value
+from ts.torch_handler.built_in_rows import BadRowError, check_sent, check_shapes, row_value
 from ts.torch_handler.image_transforms import UnreadableImageError, lift_pixel_limit, read_image
 
 #: Steps of the integral that an explanation approximates.
@@ -48,8 +48,10 @@ class VisionHandler(BaseHandler, ABC):
         """Return one tensor per row. Raises BadRowError: a row holds no image."""
         images = []
         for index, row in enumerate(data):
+            value = row_value(row)
+            check_sent(index, value)
             try:
-                images.append(self._read_value(row_value(row)))
+                images.append(self._read_value(value))
             except UnreadableImageError as error:
                 raise BadRowError(index, f"The request's body {error}.") from error
         return images

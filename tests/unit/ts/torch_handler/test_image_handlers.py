@@ -104,6 +104,19 @@ def test_images_come_as_bytes_as_base64_as_form_fields_and_as_numbers(
     assert torch.equal(unwrapped, encoded)
 
 
+@pytest.mark.parametrize("handler", ["image_classifier", "base_handler"])
+def test_a_body_that_was_sent_as_a_form_is_told_how_to_be_sent(
+    serve: Callable[..., Any], model: Callable[..., str], picture: Callable[..., bytes], handler: str
+) -> None:
+    served = serve(handler, modelFile=model(CHANNELS))
+
+    answers = served.answers({"[1, 2]": ""}, {"dta": picture()})
+
+    assert [status for status, _ in answers] == [400, 400]
+    for _, message in answers:
+        assert message.startswith("The request has neither a body nor the form field 'data'. ")
+
+
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1"])
 def test_images_of_any_mode_are_taken_as_rgb(
     serve: Callable[..., Any], model: Callable[..., str], picture: Callable[..., bytes], mode: str
