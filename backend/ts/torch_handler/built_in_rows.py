@@ -48,8 +48,8 @@ def check_sent(row: int, value: Any) -> None:
     if value is None:
         raise BadRowError(
             row,
-            "The request has neither a body nor the form field 'data'. Clients such as curl call a body a form unless "
-            "it has a content type: send application/json, text/plain or application/octet-stream.",
+            "The request's body is missing, or null. Of a form, only the field 'data' is read; curl labels a body as a "
+            "form unless it has a content type, such as application/json, text/plain or application/octet-stream.",
         )
 
 

@@ -114,7 +114,7 @@ def test_a_body_that_was_sent_as_a_form_is_told_how_to_be_sent(
 
     assert [status for status, _ in answers] == [400, 400]
     for _, message in answers:
-        assert message.startswith("The request has neither a body nor the form field 'data'. ")
+        assert message.startswith("The request's body is missing, or null. Of a form, only the field 'data' is read; ")
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1"])
