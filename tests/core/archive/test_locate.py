@@ -60,6 +60,13 @@ def test_what_is_not_there_is_not_found(location: str, model_store: Path, workin
     assert (caught.value.status, caught.value.error_type) == (404, "ModelNotFoundException")
 
 
+def test_it_is_told_where_archives_and_folders_are_looked_for(model_store: Path, working_dir: Path) -> None:
+    with pytest.raises(ArchiveNotFound) as caught:
+        locate("./gone", model_store)
+    places = f"archive files are taken from the model store {model_store} only, folders also from {working_dir}"
+    assert str(caught.value) == f"Model not found at: ./gone: {places}"
+
+
 @pytest.mark.parametrize("location", ["../x.mar", "a/../../x.mar", "..", "a..b"])
 def test_dots_are_refused_with_torchserves_message(location: str, model_store: Path) -> None:
     with pytest.raises(ArchiveNotFound) as caught:

@@ -21,7 +21,7 @@ def locate(location: str, model_store: Path | None) -> Path:
     except OSError as error:  # a path that is too long, or may not be looked at
         raise ArchiveNotFound(f"Model not found at: {location}", error.strerror or str(error)) from error
     if found is None:  # clients are not told which files there are elsewhere
-        detail = f"archive files are taken from the model store {store} only"
+        detail = f"archive files are taken from the model store {store} only, folders also from {Path.cwd()}"
         raise ArchiveNotFound(f"Model not found at: {location}", detail)
     return found
 

@@ -57,6 +57,13 @@ _MANNERS: Final = {
         "/models/{}/invoke",
         _body(JSON, "[[1, 2]]"),
     ),
+    "mlflow": _Manner(
+        "MLflow",
+        "/models/{}/invoke",
+        "what its signature says; this is a guess",
+        "/models/{}/invoke",
+        _body(JSON, '{"inputs": [[1, 2]]}'),
+    ),
 }
 
 
