@@ -187,6 +187,19 @@ def test_a_file_that_nobody_named_outlives_the_server(tmp_path: Path) -> None:
         assert step(server, "a", "1").text == "6"
 
 
+def test_a_store_that_cannot_be_opened_is_told_without_a_traceback(server: RunningServer, folder: Path) -> None:
+    model = folder / "misplaced"
+    model.mkdir()
+    (model / "handler.py").write_text(textwrap.dedent(HANDLER))
+    (model / "model-config.yaml").write_text(textwrap.dedent(CONFIG % folder))
+    response = server.register(model, initial_workers=1, synchronous="true")
+    assert response.status_code == 500
+    assert "it is a folder, not a regular file" in response.json()["message"]
+    told = [line for line in server.model_log().splitlines() if "-misplaced_" in line]
+    assert any("it is a folder, not a regular file" in line for line in told)
+    assert not any("Traceback" in line for line in told)
+
+
 def test_a_server_that_holds_an_idle_sequence_lets_another_have_it(server: RunningServer, folder: Path) -> None:
     """Its lease holds for ten minutes."""
     assert step(server, "f", "5").text == "5"

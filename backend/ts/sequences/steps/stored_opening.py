@@ -31,7 +31,7 @@ def open_stored_steps(context: Context, load: Load, cache: Cache, states: Sequen
     try:
         store = open_store(settings, cache)
     except StoreError as error:
-        raise LoadError(str(error)) from error
+        raise LoadError(str(error)) from None  # it says all
     return StoredSteps(
         *(context, states, store, settings, rules),
         max_answer=load["max_response_size"],
