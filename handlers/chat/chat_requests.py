@@ -104,7 +104,7 @@ def read_plain(body: Any, defaults: Options) -> Asked:
             raise BadRequest("The body is empty: send a message, as text or as a JSON object with 'message'.")
         return Asked([{"role": "user", "content": body}], defaults, is_text=True)
     if not isinstance(body, dict):
-        wrong("The body", body, "a text, or a JSON object with 'message'", None)
+        wrong("The body", body, "a text (text/plain) or a JSON object with 'message' (application/json)", None)
     fields = Fields(body)
     message, messages = fields.take("message"), fields.take("messages")
     if (message is None) == (messages is None):

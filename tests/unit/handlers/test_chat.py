@@ -282,6 +282,7 @@ def test_openai_completions(start: Callable[..., Server]) -> None:
         (b"\xff", "not a text in UTF-8"),
         (b"{oops", "not JSON"),
         ([1], "The body is"),
+        (None, r"The body is None; a text \(text/plain\) or a JSON object"),
         ({}, "either 'message'"),
         ({"message": 5}, "message is 5"),
         ({"message": "a", "messages": []}, "either 'message'"),
