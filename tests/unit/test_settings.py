@@ -244,6 +244,11 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
             "models = {: no valid JSON: Expecting property name enclosed in double quotes at character 2, "
             'it must be a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
         ),
+        (
+            'models={"a": {"1.0": {"batchSize": 4}}, "a": {}}',
+            'models = {"a": {"1.0": {"batchSize": 4}}, "a": {}}: no valid JSON: the name \'a\' is there 2 times, '
+            'it must be a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
+        ),
         ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : it must be a header's name"),
         ("ts_header_key_sequence_end=a b", "ts_header_key_sequence_end = a b: it must be a header's name"),
         (

@@ -157,6 +157,9 @@ def test_a_server_starts_with_weights(tmp_path: Path) -> None:
 
 def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: Path) -> None:
     traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
+    url, twice = f"{server.management}/models/said/traffic", '{"weights": {"1": 50, "2": 30, "2": 50}}'
+    refused = requests.put(url, twice, headers={"content-type": "application/json"}, timeout=DEADLINE)
+    assert (refused.status_code, "the name '2' is there 2 times" in refused.json()["message"]) == (400, True)
     register(
         server, version(tmp_path, "kept", "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\nmaxNumSequence: 5\n")
     )

@@ -53,7 +53,7 @@ class ShadowEndpoints(Endpoints):
         name = values["model_name"]
         self.serving.get(name)
         try:
-            rules = read_shadow_rules(json_object(await read_small_body(request, _MOST_BYTES)))
+            rules = read_shadow_rules(json_object(await read_small_body(request, _MOST_BYTES), names_once=True))
         except ValueError as error:
             raise bad_request(f"The body is no shadow of a model: {error}") from None
         self._shadows.begin(name, rules)

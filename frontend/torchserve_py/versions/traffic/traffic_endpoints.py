@@ -64,7 +64,7 @@ class TrafficEndpoints(Endpoints):
         name = values["model_name"]
         self.serving.get(name)
         try:
-            wanted = read_body(json_object(await read_small_body(request, _MOST_BYTES)))
+            wanted = read_body(json_object(await read_small_body(request, _MOST_BYTES), names_once=True))
         except ValueError as error:
             raise bad_request(f"The body is no traffic of a model: {error}") from None
         if wanted.canary is not None:

@@ -7,6 +7,7 @@ makes the value that is then checked; text that it cannot convert stays as it is
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -82,7 +83,7 @@ class JsonText(Nested):
 
     def _checked(self, value: Any) -> Any:
         try:
-            return super()._checked(json_object(value) if isinstance(value, str) else value)
+            return super()._checked(json_object(value, names_once=True) if isinstance(value, str) else value)
         except ValueError as error:
             raise unexpected(self.words, str(error)) from None
 
@@ -134,10 +135,10 @@ def unexpected(words: str, reason: str = "") -> PydanticCustomError:
     return PydanticCustomError("unexpected", "{reason}it must be {words}", values)
 
 
-def json_object(text: str | bytes) -> dict[str, Any]:
-    """Return the JSON object in a text. Raises ValueError."""
+def json_object(text: str | bytes, *, names_once: bool = False) -> dict[str, Any]:
+    """Return the JSON object in a text. Raises ValueError, with ``names_once`` also if an object has a name twice."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object_of if names_once else None)
     except json.JSONDecodeError as error:
         raise ValueError(f"no valid JSON: {error.msg} at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:  # a number that is too long, or lists nested too deep
@@ -145,6 +146,15 @@ def json_object(text: str | bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"no JSON object but a {type(value).__name__}")
     return value
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these names and values. Raises ValueError: a name is there twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name, count = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the name {name!a} is there {count} times")
+    return values
 
 
 def is_inside(value: object) -> bool:
