@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.handover import left_sequences, server_lists
 from torchserve_py.core.handover.server_lists import Place, ServerLists
 from torchserve_py.core.scheduling import sequence as sequences
@@ -299,6 +300,17 @@ def reopened_too_soon() -> Planted:
     return mock.patch.object(Scheduler, "vacate", planted)
 
 
+def let_go_too_soon() -> Planted:
+    """A worker is let go although some of its sequences cannot move, as when no other one is open to them."""
+    vacate = Dispatcher.vacate
+
+    async def planted(self: Dispatcher, *given: Any) -> str:
+        await vacate(self, *given)
+        return ""
+
+    return mock.patch.object(Dispatcher, "vacate", planted)
+
+
 def silent_loss() -> Planted:
     """It is not remembered whose states were lost with a worker."""
     return mock.patch.object(ClosedIds, "remember", lambda *_: None)
@@ -316,7 +328,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(migrated_state_of_the_old_version, log_of_two_versions),
             *(half_a_step_in_memory, a_failed_end_ends, silent_loss),
             *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
-            *(token_left_behind, ids_left_behind, reopened_too_soon),
+            *(token_left_behind, ids_left_behind, reopened_too_soon, let_go_too_soon),
             *(left_twice, unseen_lists, listed_too_late),
         )
     },

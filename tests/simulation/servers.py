@@ -78,6 +78,8 @@ class _ToldIds(ClosedIds):
             world.history.over(world.now, server.name, sequence_id)
         elif reason is CloseReason.worker_lost and not server.has_open(sequence_id):  # else another server has lost it
             world.history.lost(world.now, server.name, frozenset((sequence_id,)))
+            if not server.has_lost_a_worker:
+                world.errors.append(f"{sequence_id} is lost with a worker that {server.name} lets go")
         super().remember(sequence_id, reason, now)
 
 
@@ -150,6 +152,11 @@ class Server:
     def workers(self) -> list[WorkerEnd]:
         """The workers whose processes are not known to be gone."""
         return [each.worker for each in self._places if not each.worker.ended.done()]
+
+    @property
+    def has_lost_a_worker(self) -> bool:
+        """Whether a worker is dead that was not told to end, of which the server hears now; or all are about to end."""
+        return self._is_stopping or any(each.process.is_dead for each in self.workers)
 
     def _start(self) -> None:
         world = self._world

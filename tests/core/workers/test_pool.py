@@ -333,17 +333,23 @@ async def test_a_worker_that_the_load_no_longer_needs_goes_once_its_sequences_ha
     assert await pool.pool.stop(60) == []
 
 
-@pytest.mark.parametrize("stays", [True, False])
-async def test_a_worker_whose_sequences_cannot_move_is_put_back_unless_others_have_its_place(stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("meanwhile", "left"), [("nothing", ["2", "1"]), ("the load is back", ["2", "3", "1"]), ("fewer are wanted", ["2"])]
+)
+async def test_a_worker_whose_sequences_cannot_move_is_put_back_unless_fewer_are_wanted(
+    meanwhile: str, left: list[str]
+) -> None:
     pool = Pool(renew_to_scale=False)
     await pool.scale(2)
     moved = pool.dispatcher.vacated["1"] = asyncio.get_running_loop().create_future()
     pool.pool.resize(1, ["1"], "a test")
-    if not stays:
-        pool.pool.resize(2, [], "the load is back")
+    if meanwhile == "the load is back":
+        pool.pool.resize(2, [], meanwhile)
+    elif meanwhile == "fewer are wanted":
+        await pool.scale(1)
     moved.set_result("1: it is a test")
     async with asyncio.timeout(60):
-        while pool.dispatcher.reopened != ["1"] if stays else pool.ended != ["1"]:
+        while pool.dispatcher.reopened != ["1"] if "1" in left else pool.ended != ["1"]:
             await asyncio.sleep(0)
-    assert [supervisor.id for supervisor in pool.pool.supervisors] == (["2", "1"] if stays else ["2", "3"])
+    assert [supervisor.id for supervisor in pool.pool.supervisors] == left
     assert await pool.pool.stop(60) == []

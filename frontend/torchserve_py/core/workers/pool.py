@@ -191,10 +191,14 @@ class WorkerPool:
             in_background(leaving, f"taking worker {supervisor.id} away")
 
     async def _let_go(self, supervisor: Supervisor, worker: Worker) -> None:
-        """Stop a worker that the load no longer needs once its sequences have moved; put it back if some cannot."""
+        """Stop a worker that the load no longer needs once its sequences have moved; put it back if some cannot.
+
+        For a while there may be too many then: the load may be back, or a worker is being replaced.
+        """
         self._leaving.add(supervisor)
+        most = self.max_workers
         why = await self.events.vacate(worker, self.stop_limit)
-        if why and worker.ready and len(self._trying) < self.max_workers:
+        if why and worker.ready and self.max_workers >= most:  # else somebody has wanted fewer since, or none
             logger.info("Worker %s stays, since sequences cannot leave its memory (%s)", worker.label, why)
             self._leaving.discard(supervisor)
             self._supervisors.append(supervisor)
