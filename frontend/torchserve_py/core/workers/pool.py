@@ -183,20 +183,19 @@ class WorkerPool:
         for supervisor in self._change(may_go[: max(0, len(trying) - count)], count):
             worker = supervisor.worker
             if worker is not None and self.events.hands_over(worker):
-                leaving = self._let_go(supervisor, worker)
+                leaving = self._let_go(supervisor, worker, self.max_workers)
             else:
                 if worker is not None:
                     self.events.take_out(worker)  # now: no further sequence is to begin there
                 leaving = self._stop(supervisor, _FINISH_LIMIT)
             in_background(leaving, f"taking worker {supervisor.id} away")
 
-    async def _let_go(self, supervisor: Supervisor, worker: Worker) -> None:
+    async def _let_go(self, supervisor: Supervisor, worker: Worker, most: int) -> None:
         """Stop a worker that the load no longer needs once its sequences have moved; put it back if some cannot.
 
-        For a while there may be too many then: the load may be back, or a worker is being replaced.
+        For a while there may be more than ``most`` then: the load may be back, or a worker is being replaced.
         """
         self._leaving.add(supervisor)
-        most = self.max_workers
         why = await self.events.vacate(worker, self.stop_limit)
         if why and worker.ready and self.max_workers >= most:  # else somebody has wanted fewer since, or none
             logger.info("Worker %s stays, since sequences cannot leave its memory (%s)", worker.label, why)
