@@ -449,6 +449,48 @@ async def test_what_another_server_had_is_not_begun_anew_while_the_folder_gives_
     await places.end([])
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_while_a_folder_gives_no_answer_only_what_its_list_is_to_say_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    places = whereabouts.Whereabouts[Any](tmp_path, lambda names: {})
+    is_open = dict.fromkeys(["listed", "begun", "open"], True)
+    places.start(lambda wanted: is_open.get(wanted.sequence_id, False), lambda wanted: None, lambda names: None)
+    other = server_lists.ServerLists[Any](tmp_path, lambda names: {})
+
+    async def is_so(found: Callable[[], bool]) -> None:
+        async with asyncio.timeout(A_LIMIT):
+            while not found():
+                await asyncio.sleep(0.01)
+                other._read_lists()
+
+    places.changed("listed", server_lists.Wanted("m", "listed"))
+    await is_so(lambda: other.place("listed") is server_lists.Place.elsewhere)
+    works, look = threading.Event(), server_lists.ServerLists.look
+
+    def fails(lists: Any, *given: Any) -> Any:
+        if hangs:
+            works.wait(A_LIMIT)
+        elif not works.is_set():
+            raise OSError("no answer")
+        return look(lists, *given)
+
+    monkeypatch.setattr(server_lists.ServerLists, "look", fails)
+    monkeypatch.setattr(whereabouts, "_LIMIT", 0.01)
+    places.changed("begun", server_lists.Wanted("m", "begun"))
+    await is_so(lambda: "begun" in places._changed and places._told == {"begun"})
+    is_open |= {"listed": False, "begun": False}
+    for name in ("listed", "begun", "open", *map(str, range(1_000))):
+        places.changed(name, server_lists.Wanted("m", name))
+    await is_so(lambda: len(places._changed) <= 3)
+    assert places._changed.keys() >= {"listed", "open"}
+    monkeypatch.setattr(whereabouts, "_LIMIT", A_LIMIT)
+    works.set()
+    await is_so(lambda: other.place("open") is server_lists.Place.elsewhere)
+    assert [other.place(name).name for name in ("listed", "begun")] == ["nowhere", "nowhere"]
+    await places.end([])
+
+
 async def test_a_list_names_only_the_sequences_that_were_lost_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

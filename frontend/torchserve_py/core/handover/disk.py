@@ -24,13 +24,18 @@ class Disk:
         self._turns = asyncio.Semaphore(_MOST)
         self._hung = 0
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a call has no answer yet that is late, so that no further one is made."""
+        return bool(self._hung)
+
     async def run(self, call: Callable[[], T], limit: float) -> T:
         """Return what a call returns that takes ``limit`` seconds at most.
 
         Raises what the call raises, and TimeoutError: a call that has no answer by then is left to its thread.
         """
         async with self._turns:
-            if self._hung:
+            if self.hangs:
                 raise TimeoutError("an earlier call has no answer yet")
             asked = asyncio.get_running_loop().run_in_executor(self._threads, call)
             await running_time().wait([asked], limit)  # while the server is frozen, the disk is not late

@@ -154,6 +154,10 @@ class ServerLists(Generic[F]):
             problem = error
         return Seen(places, files, self._read_wanted(), usurped, problem)
 
+    def names(self, name: str) -> bool:
+        """Whether the own list names a sequence, or is to do so once it can be written."""
+        return name in self._marks
+
     def place(self, name: str) -> Place:
         """Return where a sequence is that has no file, as far as this has read."""
         place = Place.nowhere

@@ -57,8 +57,9 @@ class Whereabouts(Generic[F]):
         self._sought: dict[str, _Sought[F]] = {}
         #: Those that another server had at the last look which did not fail.
         self._elsewhere = set[str]()
-        #: Those of which the list is to say what is so now.
+        #: Those of which the list is to say what is so now, and those that the latest look may let it name.
         self._changed: dict[str, Wanted] = {}
+        self._told: Collection[str] = ()
         #: Those that were lost here, and those that are open and cannot be left to others.
         self._lost: dict[str, Wanted] = {}
         self._kept = set[str]()
@@ -146,10 +147,17 @@ class Whereabouts(Generic[F]):
         sought = {name: each.wanted for name, each in self._sought.items()}
         now = {name: is_open(each) for name, each in changed.items() if name not in sought}
         marks = {name: self._mark(name, has) for name, has in now.items() if has is not None}
+        if not self._disk.hangs:
+            self._told = {name for name, mark in marks.items() if mark != LACKS} | sought.keys()
         try:
             seen = await self._disk.run(lambda: self._lists.look(marks, sought), _LIMIT)
         except OSError as error:
-            self._changed = changed | self._changed
+            # Of what is over the list says nothing, unless it names that, or a look that hangs may still let it do so.
+            self._changed |= {
+                name: wanted
+                for name, wanted in changed.items()
+                if marks.get(name) != LACKS or name in self._told or self._lists.names(name)
+            }
             # What another server had may be on its way here.
             places = {name: Place.elsewhere if name in self._elsewhere else self._lists.place(name) for name in sought}
             self._changed |= {name: sought[name] for name, place in places.items() if place is not Place.elsewhere}
