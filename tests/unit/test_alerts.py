@@ -53,6 +53,7 @@ SERIES_WITHOUT: Final = {
     "ts_key_refusals_total": _LIMIT,
     "ts_sequences_moved_total": _MEASURE,
     "ts_sequence_moves_refused_total": "what is lost with its worker raises SequencesLost",
+    "ts_sequences_given_up_total": "the log warns of each; the folder that two servers could not use is told before",
     "ts_sequences_forgotten_total": "the log warns of it; only very late copies of first steps are concerned",
     "ts_model_misses_total": "requests that wait for a load; those that cannot raise ModelsDoNotFit",
 }

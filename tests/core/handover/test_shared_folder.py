@@ -477,13 +477,13 @@ async def test_while_a_folder_gives_no_answer_only_what_its_list_is_to_say_is_ke
 
     monkeypatch.setattr(server_lists.ServerLists, "look", fails)
     monkeypatch.setattr(whereabouts, "_LIMIT", 0.01)
+    monkeypatch.setattr(whereabouts, "_MOST_CHANGED", 100)
     places.changed("begun", server_lists.Wanted("m", "begun"))
     await is_so(lambda: "begun" in places._changed and places._told == {"begun"})
     is_open |= {"listed": False, "begun": False}
     for name in ("listed", "begun", "open", *map(str, range(1_000))):
         places.changed(name, server_lists.Wanted("m", name))
     await is_so(lambda: len(places._changed) <= 3)
-    assert places._changed.keys() >= {"listed", "open"}
     monkeypatch.setattr(whereabouts, "_LIMIT", A_LIMIT)
     works.set()
     await is_so(lambda: other.place("open") is server_lists.Place.elsewhere)
@@ -511,6 +511,43 @@ async def test_a_list_names_only_the_sequences_that_were_lost_last(
             other._read_lists()
     assert [other.place(name).name for name in sought] == ["nowhere", "lost", "lost"]
     await places.end([])
+
+
+@pytest.mark.parametrize("yields", [0, 1])
+@pytest.mark.parametrize("problem", ["full", "removed", "damaged"])
+async def test_of_two_servers_that_have_a_sequence_since_their_folder_did_not_work_one_gives_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: str, yields: int
+) -> None:
+    def full(marks: object) -> str:
+        raise OSError("No space left on device")
+
+    first, second = [await server(tmp_path), await server(tmp_path)]
+    if (lists_of(first)._own.name > lists_of(second)._own.name) is bool(yields):
+        first, second = second, first
+    with monkeypatch.context() as patch:
+        if problem == "full":
+            patch.setattr(server_lists, "_lines_of", full)
+        assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
+        if problem == "removed":
+            dies(first)
+            shutil.rmtree(tmp_path / "servers")
+        elif problem == "damaged":
+            await looks(first)
+            lists_of(first)._own.write_text("nonsense")
+        assert await answer(second) == "1"
+    if problem == "removed":
+        lives(first)
+    monkeypatch.setattr(server_lists, "_SIGN_INTERVAL", 0.05)
+    keeps, yielding = (first, second) if yields else (second, first)
+    async with asyncio.timeout(A_LIMIT):
+        while ("m", "s") in yielding.names():
+            await asyncio.sleep(0.01)
+    assert ("m", "s") in keeps.names()
+    assert "'s' is given up: another server" in caplog.text
+    assert [each.dispatcher.metrics.handover.given_up.value for each in (keeps, yielding)] == [0, 1]
+    await looks(yielding)
+    assert await answer(yielding, others=(keeps,)) == ("3" if keeps is first else "2")
+    assert await answer(first, "t", others=(second,)) == "2"
 
 
 async def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ SERVER_METRICS: Final = _by_name(
     Declaration(
         "ts_sequence_moves_refused_total", COUNTER, "Count", _REASON, "Sequences that could not change their worker"
     ),
+    Declaration("ts_sequences_given_up_total", COUNTER, "Count", _MODEL, "Sequences that another server had, too"),
     Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL, "Workers that there are to be"),
     Declaration("ts_workers_ready", GAUGE, "Count", _MODEL, "Workers that take requests"),
     Declaration("ts_workers_given_up", GAUGE, "Count", _MODEL, "Workers that fail for long and are tried now and then"),

@@ -147,7 +147,7 @@ class HandoverFolder:
         """Tell servers on this folder which sequences this one has, from now on until `has_left`.
 
         ``is_open`` tells whether a sequence of a model is open here. Those that others ask for are left to them, and
-        those that they have begun anew are given up.
+        those that they have, too, are given up.
         """
         if self._whereabouts is not None:
             self._whereabouts.start(

@@ -190,9 +190,12 @@ class Inheritance:
             self._left.keeps(each)
 
     def give_up(self, is_among: Callable[[str], bool]) -> None:
-        """Close those sequences that another server has begun anew, while this one was taken for dead."""
+        """Close those sequences that another server has, too."""
         for each in [each.id for each in self._scheduler.sequences() if is_among(each.id)]:
-            logger.warning("Sequence %r was begun anew by another server, which has heard nothing of this one", each)
+            logger.warning(
+                "Sequence %r is given up: another server, which has heard nothing of this one, has it, too", each
+            )
+            self._metrics.handover.given_up.inc()
             self._perform(partial(self._scheduler.close_sequence, each, CloseReason.suspended))
 
     def _begin(self) -> None:

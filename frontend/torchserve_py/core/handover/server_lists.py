@@ -5,6 +5,10 @@ when it has it no more, and `!` when that is lost or cannot be left to others. I
 second, to show that it lives. So a sequence that is not over is in a file, or in the list of the server that has it:
 where it changes hands, for a moment in both. What a server waits for is in a second file, which is replaced.
 
+While the folder does not work, or without what was in it, two servers may begin one sequence. Once each sees that the
+other one has it, too, and not only for the moment in which it changes hands, the one whose list has the greater name
+gives it up.
+
 All of this blocks.
 """
 
@@ -39,6 +43,8 @@ _KEPT: Final = {_OPEN: 3600.0, _WANTED: 60.0}
 _DEAD: Final = 10.0
 #: How often a list shows that its server lives, and those of others are read although nothing is looked for (seconds).
 _SIGN_INTERVAL: Final = 1.0
+#: After how many signs of life two servers have a sequence that both list: it changes hands between two of them.
+_TWICE_SIGNS: Final = 3
 #: The most bytes of a list: that is a million sequences.
 _MOST_BYTES: Final = 80_000_000
 #: A list is written anew once it has this many lines more than twice as many as it needs.
@@ -75,7 +81,7 @@ class Seen(NamedTuple, Generic[F]):
         places: Of the sequences that were sought.
         files: Of those that are left.
         wanted: What other servers ask for.
-        usurped: What this server has, and was silent for so long that others have begun it anew.
+        usurped: What this server has to give up: another one has it, too.
         problem: Why the own list could not be written.
     """
 
@@ -95,14 +101,18 @@ class _List:
         stamp: What changes when its server shows that it lives.
         heard_at: When that was last seen, by `time.monotonic`.
         end: Up to which byte it was read.
+        signs: How often that was seen.
         marks: What it says, by the names of sequences.
+        news: Of which it has said since the last look that its server has them.
     """
 
     head: bytes
     stamp: tuple[int, int]
     heard_at: float
+    signs: int = 0
     end: int = _HEAD + 1
     marks: dict[str, str] = field(default_factory=dict)
+    news: list[str] = field(default_factory=list)
 
 
 class ServerLists(Generic[F]):
@@ -123,6 +133,8 @@ class ServerLists(Generic[F]):
         self._folder_time = 0.0
         self._asks_for: list[Wanted] = []
         self._others: dict[str, _List] = {}
+        #: Sequences that are in the own list, too, and in which other one: up to which of its signs that is no matter.
+        self._twice: dict[tuple[str, str], int] = {}
         self._read_at = 0.0
         #: Names of lists that cannot be read, which is told once.
         self._unreadable = set[str]()
@@ -140,8 +152,8 @@ class ServerLists(Generic[F]):
         if sought:
             files = self._files(sought)
             places = {name: Place.left if name in files else self.place(name) for name in sought}
-        usurped = self._usurped() if self._was_silent() else []
-        problem = self._tell(marks | _own(places))
+        usurped = self._usurped() if self._was_silent() else self._yielded()
+        problem = self._tell(marks | _own(places) | dict.fromkeys(usurped, LACKS))
         if new := [name for name, place in places.items() if place in (Place.nowhere, Place.lost)]:
             # It may have been taken by a server whose list was read before, or be begun by one at this very moment: of
             # two servers, the one that lists it last sees the other, and gives way.
@@ -183,6 +195,24 @@ class ServerLists(Generic[F]):
         own = [name for name, mark in self._marks.items() if mark == HAS]
         return [name for name in own if any(marks.get(name) == HAS for marks in others)]
 
+    def _yielded(self) -> list[str]:
+        """Return what another server has, too, to which this one leaves it."""
+        yielded = []
+        for (name, other_name), signs in list(self._twice.items()):
+            other = self._others.get(other_name)
+            if other is None or {self._marks.get(name), other.marks.get(name)} != {HAS}:
+                del self._twice[name, other_name]
+            elif other.signs >= signs and self._own.name > other_name:
+                yielded.append(name)
+            elif other.signs >= signs:  # perhaps that cannot read the own list, which may be damaged
+                self._twice[name, other_name] = other.signs + _TWICE_SIGNS
+                self._is_whole = False
+        return yielded
+
+    def _note_twice(self, name: str, other_name: str, other: _List) -> None:
+        if self._marks.get(name) == HAS == other.marks.get(name):
+            self._twice.setdefault((name, other_name), other.signs + _TWICE_SIGNS)
+
     def end(self, lost: Iterable[str]) -> None:
         """Say that this server has ended, with which these sequences are lost. Raises OSError."""
         self._ask([])
@@ -207,6 +237,8 @@ class ServerLists(Generic[F]):
                 self._marks.pop(name, None)
             else:
                 self._marks[name] = mark
+                for other_name, other in self._others.items():
+                    self._note_twice(name, other_name, other)
         self._lines += len(marks)
         is_whole, self._is_whole = self._is_whole, False  # until it is written
         if not is_whole or self._lines > 2 * len(self._marks) + _SPARE_LINES:
@@ -261,7 +293,10 @@ class ServerLists(Generic[F]):
             if known is not None and gap > 2 * _SIGN_INTERVAL:  # nobody has listened, so nobody was silent
                 known.heard_at += gap
             try:
-                lists[path.name] = _read_list(path, known, now)
+                other = lists[path.name] = _read_list(path, known, now)
+                for name in other.news:
+                    self._note_twice(name, path.name, other)
+                other.news.clear()
             except FileNotFoundError:
                 pass
             except (OSError, ValueError) as error:
@@ -294,9 +329,9 @@ def _read_list(path: Path, known: _List | None, now: float) -> _List:
         stamp = about.st_mtime_ns, about.st_size
         head = file.read(_HEAD + 1)
         if known is None or known.head != head:
-            known = _List(head, stamp, now)
+            known = _List(head, stamp, now, 0 if known is None else known.signs + 1)
         elif known.stamp != stamp:
-            known.stamp, known.heard_at = stamp, now
+            known.stamp, known.heard_at, known.signs = stamp, now, known.signs + 1
         if about.st_size > known.end:
             file.seek(known.end)
             read = file.read(about.st_size - known.end)
@@ -308,6 +343,8 @@ def _read_list(path: Path, known: _List | None, now: float) -> _List:
                     known.marks.pop(name, None)
                 elif mark in (HAS, LOST):
                     known.marks[name] = mark
+                    if mark == HAS:
+                        known.news.append(name)
     return known
 
 

@@ -72,7 +72,8 @@ class Whereabouts(Generic[F]):
     ) -> None:
         """Begin to tell other servers what is open here, and to leave what they ask for.
 
-        What they have begun anew while this server was frozen, and taken for dead, is given up.
+        What this server is to give up is given to ``give_up``: others have it, too. They have begun it anew while this
+        one was frozen, and taken for dead, or both have begun it while the folder did not work.
         """
         if self._task is None:
             task = self._run(is_open, leave, give_up)
