@@ -19,16 +19,23 @@ NAMED: Final = NUMBERED | {"ids", "counted"}
 _MOST_LEASES: Final = 3
 #: How long (seconds) a request may remain without an answer, but for the time in which its server is frozen.
 _ANSWER_LIMIT: Final = 200.0
+#: For how long a server that was frozen may run what has waited for it, before it gives up what others have (seconds).
+_GHOST_LIMIT: Final = 10.0
 #: Refusals after which it is open whether the step counts.
 _UNSURE: Final = frozenset(("outcome_unknown", "response_timeout", "worker_died", "cancelled", "unreachable"))
 
 
 class Answered(NamedTuple):
-    """An answer of a server to a step; ``place`` is that of the event."""
+    """An answer of a server to a step; ``place`` is that of the event.
+
+    ``ghost`` is the server, if it was taken for dead while it was frozen, and may not know yet that others have begun
+    anew what it has.
+    """
 
     place: int
     step: Step
     answer: Answer
+    ghost: str = ""
 
 
 @dataclass
@@ -48,7 +55,7 @@ class Reading:
         touched: When steps of each client were applied, or repeated.
         steps: The steps by their words.
         losses: The places of events by which states in memory were lost, and whose; None if all were.
-            Of what has ended other servers of a fleet know no more.
+            Of what has ended other servers of a fleet know no more, and what a frozen server has may begin anew.
     """
 
     history: History
@@ -66,10 +73,24 @@ class Reading:
     losses: list[tuple[int, frozenset[str] | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        frozen: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        doubted: dict[str, list[float]] = defaultdict(list)
         for place, event in enumerate(self.history.events):
             step = event.step
+            if event.what == "frozen":
+                since, until = frozen[event.who].pop() if frozen[event.who] else (event.time, event.time)
+                if until < event.time:  # that time is over
+                    frozen[event.who].append((since, until))
+                    since = event.time
+                frozen[event.who].append((since, max(until, event.details)))
+            elif event.what == "doubted":
+                for name in event.details:
+                    doubted[name].append(event.time)
+            elif event.what == "gave up":
+                for name in event.details:
+                    doubted.pop(name, None)
             if step is None:
-                if event.what in {"lost", "over"}:
+                if event.what in {"lost", "doubted", "over"}:
                     self.losses.append((place, event.details))
                 continue
             self.steps[step.word] = step
@@ -79,17 +100,23 @@ class Reading:
                 self.of_word[step.word].append(event.details)
                 if event.details.status == 200:
                     self.touched[step.client].append(event.time)
-                    self.answers.append(Answered(place, step, event.details))
+                    is_ghost = any(
+                        since <= doubt and until <= event.time <= until + _GHOST_LIMIT
+                        for since, until in frozen[event.who]
+                        for doubt in doubted[step.client]
+                    )
+                    self.answers.append(Answered(place, step, event.details, event.who if is_ghost else ""))
 
     def incarnations(self) -> Iterator[list[Answered]]:
         """Return the answers with status 200 of each incarnation, in their order.
 
-        What names an incarnation is its token. A state that is only in memory is another one after each loss.
+        What names an incarnation is its token. A state that is only in memory is another one after each loss, and at
+        a server that was frozen.
         """
         found = defaultdict(list)
         for each in self.answers:
             age = self.losses_of(each.step.client, each.place)
-            found[each.step.client, each.answer.token, age].append(each)
+            found[each.step.client, each.answer.token, age, each.ghost].append(each)
         yield from found.values()
 
     def losses_of(self, client: str, before: int, since: int = 0) -> int:
@@ -103,7 +130,7 @@ Rule = Callable[[Reading], Found]
 
 def a_step_counts_once(reading: Reading) -> Found:
     """No state has a step twice, whose client has named it; without a name it counts at most as often as it came."""
-    for _, step, answer in reading.answers:
+    for _, step, answer, _ in reading.answers:
         for word in set(answer.state):
             count = answer.state.count(word)
             if count > (1 if step.kind in NAMED else max(reading.received[word], 1)):
@@ -112,7 +139,7 @@ def a_step_counts_once(reading: Reading) -> Found:
 
 def an_answer_is_the_answer_to_its_step(reading: Reading) -> Found:
     """A step is never answered with another step's answer, be it one with the same name and another body."""
-    for _, step, answer in reading.answers:
+    for _, step, answer, _ in reading.answers:
         if step.asks and step.kind not in NUMBERED:
             continue  # an id names a step of each incarnation
         if not answer.state or answer.state[-1] != step.word:
@@ -123,7 +150,7 @@ def what_was_acknowledged_stays(reading: Reading) -> Found:
     """The states of one incarnation are one history: each begins with all that was acknowledged before."""
     for incarnation in reading.incarnations():
         longest: tuple[str, ...] = ()
-        for _, _, answer in incarnation:
+        for _, _, answer, _ in incarnation:
             shorter, longer = sorted((longest, answer.state), key=len)
             if longer[: len(shorter)] != shorter:
                 yield f"two histories: {' '.join(longest)} | {' '.join(answer.state)}"
@@ -132,7 +159,7 @@ def what_was_acknowledged_stays(reading: Reading) -> Found:
 
 def numbers_come_in_order(reading: Reading) -> Found:
     """The steps of a state are numbered from 1 without a gap: so no number greater than 1 begins a sequence."""
-    for _, step, answer in reading.answers:
+    for _, step, answer, _ in reading.answers:
         if step.kind in NUMBERED:
             numbers = [reading.steps[word].number for word in answer.state]
             if numbers != list(range(1, len(numbers) + 1)):
@@ -141,7 +168,7 @@ def numbers_come_in_order(reading: Reading) -> Found:
 
 def a_step_stays_in_its_incarnation(reading: Reading) -> Found:
     """A step with a number and a token never enters another incarnation than its own."""
-    for _, step, answer in reading.answers:
+    for _, step, answer, _ in reading.answers:
         strangers = [word for word in answer.state if reading.steps[word].incarnation != step.incarnation]
         if step.kind in NUMBERED and strangers:
             yield f"{', '.join(strangers)} entered another incarnation: {answer}"
@@ -151,7 +178,7 @@ def a_step_runs_once(reading: Reading) -> Found:
     """A step that is sent again gets the same answer as before, from the same run of the handler."""
     for incarnation in reading.incarnations():
         first: dict[str, Answer] = {}
-        for _, step, answer in incarnation:
+        for _, step, answer, _ in incarnation:
             if step.kind in NAMED and first.setdefault(step.word, answer) != answer:
                 yield f"{step.word} was answered {first[step.word]}, and {answer}, of another run"
 
@@ -163,7 +190,7 @@ def a_refused_step_does_not_count(reading: Reading) -> Found:
         for word, answers in reading.of_word.items()
         if len(answers) == reading.received[word] and all(_refuses(each) for each in answers)
     }
-    for _, _, answer in reading.answers:
+    for _, _, answer, _ in reading.answers:
         for word in refused.intersection(answer.state):
             yield f"{word} was refused, and counts: {answer}"
 
@@ -250,7 +277,7 @@ def nothing_else_is_said_to_be_lost(reading: Reading) -> Found:
 
 def only_a_start_begins_a_sequence(reading: Reading) -> Found:
     """Where a start is required, every state begins with a step that has the start marker, or number 1."""
-    for _, step, answer in reading.answers:
+    for _, step, answer, _ in reading.answers:
         first = reading.steps[answer.state[0]]
         if reading.require_start and step.kind not in NUMBERED and not first.starts:
             yield f"{first.word} began a sequence without a start marker: {answer}"

@@ -31,6 +31,8 @@ _MORE_LIKELY: Final = 10
 _MOVES: Final = {Server.renew_worker: 3, Server.remove_worker: 2, Server.add_worker: 2, Server.exchange_version: 2}
 _POINTS_WITH_MOVES: Final = 60
 _UNTIL_MOVES: Final = (0.0, 0.0, 0.001, 0.1, 2.0)
+#: For how long a server of a fleet is frozen (seconds): one of these. Others take it for dead after 10 s.
+_FREEZES_IN_FLEETS: Final = (3.0, 30.0)
 #: Within so many seconds the disasters happen.
 _PERIOD: Final = 30.0
 
@@ -86,12 +88,19 @@ class Disasters:
         self._favourite = random.choice(_FAVOURITES_IN_MEMORY)
         self._moves_at = sorted((random.randrange(_POINTS_WITH_MOVES) for _ in range(count)), reverse=True)
 
-    def end_processes(self, count: int) -> None:
-        """Let servers stop, and servers and workers die, so many times."""
+    def end_processes(self, count: int, freezes: int) -> None:
+        """Let servers stop, and servers and workers die, so many times; and servers freeze, so many times."""
         random = self._world.random
         kinds = {self._stop_server: 6, self._kill_server: 1, self._kill_worker: 1}
         for disaster in random.choices([*kinds], [*kinds.values()], k=count):
             self._world.fates.after(random.random() * random.choice((_PERIOD, 3.0)), self._befall, disaster)
+        for _ in range(freezes):
+            self._world.fates.after(random.random() * random.choice((_PERIOD, 3.0)), self._befall, self._freeze_alone)
+
+    def _freeze_alone(self) -> None:
+        server, seconds = self._server(), self._world.random.choice(_FREEZES_IN_FLEETS)
+        self._world.history.frozen(self._world.now, server.name, self._world.now + seconds)
+        server.process.freeze(seconds)
 
     def _count_point(self) -> None:
         """Let sequences move if it is time."""

@@ -40,6 +40,8 @@ class Event(NamedTuple):
     all that a server had), ``over`` (a sequence has ended, of which other servers know no more), or of a request:
     ``sent``, ``received`` (by a server, perhaps not for the first time), ``answered`` (by a server), ``heard`` (by the
     client, in time) or ``hung up`` (by the client, as the server sees).
+    In a fleet also ``frozen`` (a server, until that moment), ``doubted`` (a server takes the one for dead that has a
+    sequence, and is frozen) and ``gave up`` (that has given it up, since others have begun it anew).
     ``delivery`` counts the receptions of requests.
     """
 
@@ -87,9 +89,22 @@ class History:
         """Add the loss of states in memory, with a worker or with its server."""
         self.events.append(Event(time, who, "lost", None, 0, sequences))
 
-    def over(self, time: float, who: str, sequence: str) -> None:
-        """Add the end of a sequence at a server of a fleet."""
+    def frozen(self, time: float, who: str, until: float) -> None:
+        """Add that a server of a fleet stands still until a moment."""
+        self.events.append(Event(time, who, "frozen", None, 0, until))
+
+    def doubted(self, time: float, who: str, sequence: str) -> None:
+        """Add that a server takes another one of its fleet for dead, which has a sequence, and is frozen."""
+        self.events.append(Event(time, who, "doubted", None, 0, frozenset((sequence,))))
+
+    def gave_up(self, time: float, who: str, sequence: str) -> None:
+        """Add that a server of a fleet gives a sequence up, which another one has begun anew."""
+        self.events.append(Event(time, who, "gave up", None, 0, frozenset((sequence,))))
+
+    def over(self, time: float, who: str, sequence: str, reason: str) -> None:
+        """Add the end of a sequence at a server of a fleet, and for which reason it is over."""
         self.events.append(Event(time, who, "over", None, 0, frozenset((sequence,))))
+        self.note(time, who, f"ended {sequence}: {reason}")
 
     def add(self, time: float, who: str, what: str, step: Step, delivery: int, details: Any = None) -> None:
         """Add something that has happened to a request."""
@@ -106,6 +121,12 @@ def _line(event: Event) -> str:
     if event.what == "lost":
         names = "all states" if event.details is None else ", ".join(sorted(event.details)) or "no state"
         return f"{when}  {event.who:10} has lost {names}"
+    if event.what == "frozen":
+        return f"{when}  {event.who:10} is frozen for {event.details - event.time:.1f} s"
+    if event.what == "gave up":
+        return f"{when}  {event.who:10} gives up {', '.join(event.details)}"
+    if event.what == "doubted":
+        return f"{when}  {event.who:10} takes the server of {', '.join(event.details)} for dead"
     if event.what == "over":
         return f"{when}  {event.who:10} has ended {', '.join(event.details)}"
     if event.step is None:

@@ -74,12 +74,17 @@ class _ToldIds(ClosedIds):
 
     def remember(self, sequence_id: str, reason: CloseReason, now: float) -> None:
         server, world = self._server, self._server.process.world
-        if reason is CloseReason.ended and server.is_in_fleet:
-            world.history.over(world.now, server.name, sequence_id)
-        elif reason is CloseReason.worker_lost and not server.has_open(sequence_id):  # else another server has lost it
+        if reason is not CloseReason.worker_lost:
+            if server.is_in_fleet and reason is CloseReason.suspended:
+                world.history.gave_up(world.now, server.name, sequence_id)
+            elif server.is_in_fleet:
+                world.history.over(world.now, server.name, sequence_id, reason.value)
+        elif not server.has_open(sequence_id):
             world.history.lost(world.now, server.name, frozenset((sequence_id,)))
             if not server.has_lost_a_worker:
                 world.errors.append(f"{sequence_id} is lost with a worker that {server.name} lets go")
+        elif server.is_up and any(each.has_open(sequence_id) for each in server.all if each is not server):
+            world.history.doubted(world.now, server.name, sequence_id)
         super().remember(sequence_id, reason, now)
 
 
@@ -129,6 +134,8 @@ class Server:
     ) -> None:
         self._folder, self._handover = folder, None
         self.name, self.machine, self._served = name, machine, versions
+        #: All servers of the world.
+        self.all: list[Server] = [self]
         #: The version that requests are for which name none.
         self.default = versions[0]
         self._world, self._cache, self._count = world, cache, workers
@@ -169,6 +176,7 @@ class Server:
         cache = self._cache
         sequences = SequencePolicy(
             max_idle=cache["lifetime"],
+            timeout=cache["longest"],
             queue_size=3,
             max_sequences=100,
             require_start=cache["require_start"],

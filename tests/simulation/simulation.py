@@ -74,6 +74,10 @@ class Plan:
     moves: int = 0
     #: How likely it is that a request of a client goes to any server, and not to the one before.
     roams: float = 0.0
+    #: How often a server of a fleet is frozen while the other one goes on.
+    freezes: int = 0
+    #: How long a sequence may last in all (seconds).
+    longest: float | None = None
 
     @classmethod
     def draw(cls, random: Random) -> "Plan":
@@ -132,12 +136,22 @@ class Plan:
             roams=random.choice((0.0, 0.1, 0.5)),
         )
 
+    def with_freezes(self, random: Random) -> "Plan":
+        """Draw lots how often a server of a fleet is frozen, and how long its sequences last."""
+        if not self.is_fleet or random.random() < 0.5:
+            return self
+        return replace(
+            self,
+            freezes=random.choice((0, 1, 3)),
+            lifetime=random.choice((60.0, 3600.0, self.lifetime)),
+            longest=random.choice((None, 60.0, 600.0)),
+        )
+
     @property
     def is_fleet(self) -> bool:
         """Whether servers leave each other their sequences in memory in a folder.
 
-        Processes end there, but none stands still, so that none is taken for dead, and what only moves is never lost.
-        Nothing is idle for too long: that is not known to other servers.
+        Without `freezes` none of them is taken for dead while it lives, so that what only moves is never lost.
         """
         return self.store == "memory" and self.servers > 1
 
@@ -178,6 +192,7 @@ def simulate(seed: int) -> Outcome:
     random, history = Random(seed), History()
     plan = Plan.draw(random).with_migrations(Random(f"migrations {seed}"))
     plan = plan.with_kept_states(Random(f"kept states {seed}")).with_moves(Random(f"moves {seed}"))
+    plan = plan.with_freezes(Random(f"freezes {seed}"))
     world = World(random, history)
     trouble, path = Trouble(world), FOLDER / f"simulation-{os.getpid()}-{seed}" / "sequences.db"
     gc.disable()
@@ -216,6 +231,8 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
     if plan.roll_out is not None:
         for server in servers:
             world.fates.after(world.random.random() * plan.roll_out, setattr, server, "default", "2.0")
+    for server in servers:
+        server.all = servers
     network = Network(world, servers, plan.weather)
     clients = [
         Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start, roams=plan.roams)
@@ -231,7 +248,7 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
     if plan.store == "memory":
         disasters.move_sequences(plan.moves)
     if plan.is_fleet:
-        disasters.end_processes(plan.disasters)
+        disasters.end_processes(plan.disasters, plan.freezes)
     _let_handlers_fail(world, disasters, plan.failing)
     course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
     try:
@@ -288,6 +305,7 @@ def _cache(plan: Plan, path: Path) -> dict[str, Any]:
         "replicas": 0,
         "lease": LEASE,
         "lifetime": plan.lifetime,
+        "longest": plan.longest,
         "kept": plan.kept,
         "remembered": REMEMBERED,
         "most_ids": 1000,

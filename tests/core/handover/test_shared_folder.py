@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import random
 import shutil
 import threading
@@ -251,7 +252,7 @@ async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypa
     dies(first)
     second.submit("s")
     await looks(second)
-    monkeypatch.setattr(server_lists, "_DEAD", 0.0)
+    monkeypatch.setattr(server_lists, "DEAD", 0.0)
     assert await working(told(second.calls[0][1]), second) == "sequence_lost"
     assert await answer(second) == "sequence_lost", "it stays lost"
 
@@ -262,23 +263,57 @@ async def test_a_server_that_was_frozen_gives_up_what_others_have_begun_anew(tmp
     await looks(second)
     dies(first)
     for other in lists_of(second)._others.values():
-        other.heard_at -= server_lists._DEAD
+        other.heard_at -= server_lists.DEAD
     assert await answer(second) == "sequence_lost"
     second.submit_first("s")
     assert await working(told(second.calls[-1][1]), second) == "1"
     await looks(second)
-    lists_of(first)._written_at -= 2 * server_lists._DEAD
+    lists_of(first)._written_at -= 2 * server_lists.DEAD
     lives(first)
     await looks(first)
     assert await answer(first, "t") == "2"
     assert await answer(first, others=(second,)) == "2"
 
 
+async def test_a_server_that_was_frozen_as_it_stopped_leaves_nothing_that_others_have_begun_anew(
+    tmp_path: Path,
+) -> None:
+    first, second = await server(tmp_path), await server(tmp_path)
+    assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
+    await looks(second)
+    dies(first)
+    for other in lists_of(second)._others.values():
+        other.heard_at -= server_lists.DEAD
+    second.submit_first("s")
+    assert await working(told(second.calls[-1][1]), second) == "1"
+    await looks(second)
+    lives(first)
+    lists_of(first)._written_at -= 2 * server_lists.DEAD
+    assert first.handover._whereabouts is not None
+    first.handover._whereabouts._looked_at -= 2 * server_lists.DEAD
+    await first.restart()
+    assert await answer(first, others=(second,)) == "2"
+    assert await answer(second, "t", others=(first,)) == "2"
+
+
+@pytest.mark.parametrize(("seconds", "usurped"), [(0.0, []), (2 * server_lists.DEAD, ["m/s"])])
+def test_what_another_server_has_begun_anew_and_left_is_given_up(
+    tmp_path: Path, seconds: float, usurped: list[str]
+) -> None:
+    lists = server_lists.ServerLists[Any](tmp_path / "servers", lambda names: {})
+    lists.look({"m/s": server_lists.HAS, "m/t": server_lists.HAS}, {})
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "s").touch()
+    os.utime(tmp_path / "m" / "s", (time.time() + seconds,) * 2)
+    lists._written_at -= 2 * server_lists.DEAD
+    assert lists.look({}, {}).usurped == usurped
+
+
 def test_a_server_that_has_died_has_begun_nothing_anew_while_another_one_was_frozen(tmp_path: Path) -> None:
     first, second = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(2)]
     first.look({"m/s": server_lists.HAS}, {})
     second.look({"m/s": server_lists.HAS}, {})
-    second._written_at -= 2 * server_lists._DEAD
+    second._written_at -= 2 * server_lists.DEAD
     assert second.look({}, {}).usurped == []
 
 

@@ -281,20 +281,29 @@ class LeftSequences:
         if (coming := self._coming.pop(name, None)) is not None:
             coming[1].set_result(is_lost)
 
+    async def look_first(self) -> None:
+        """Wait until it is known what others have begun anew, if this server was frozen."""
+        if self._whereabouts is not None:
+            await self._whereabouts.look_first()
+
     async def write(
         self, version: str, sequence_id: str, left: LeftSequence, rest: float, given: Iterable[bytes], limit: float
     ) -> None:
         """Write a sequence that may be idle for ``rest`` seconds more; the next server may have it from now on.
 
-        Raises OSError: it was not written, and will not be.
+        Raises OSError: it was not written, and will not be, perhaps because this server was frozen at that moment.
         """
         time_left = None if math.isinf(left.time_left) else left.time_left
         known = _Known(version, time.time() + min(rest, _LONGEST), left.tokens, time_left)
         decided = threading.Lock()  # held by who has decided whether the file is to count: its thread, or this
         limit = min(limit, _LIMIT)
-        write = partial(
-            _write, self._folder / name_of(sequence_id), known, given, lambda: decided.acquire(blocking=False)
-        )
+
+        def counts() -> bool:
+            if self._whereabouts is not None and self._whereabouts.was_silent:
+                raise OSError("other servers take this one for dead")
+            return decided.acquire(blocking=False)
+
+        write = partial(_write, self._folder / name_of(sequence_id), known, given, counts)
         try:
             await self._disk.run(write, limit)
         except TimeoutError:

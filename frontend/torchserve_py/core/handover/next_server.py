@@ -69,6 +69,9 @@ class NextServer:
         pieces, sequence = self._pieces.pop(sequence_id, []), self._scheduler.sequence(sequence_id)
         if sequence is None or sum(map(len, pieces)) != size:
             return [MOVE_FAILED, "not all of it has come"]
+        await self._left.look_first()
+        if sequence.state is CLOSED:
+            return [MOVE_FAILED, "it has ended meanwhile"]
         now = self._now()
         left = LeftSequence(sequence.tokens, sequence.ends_at - now)
         rest = sequence.lane.max_idle - (now - sequence.idle_since)

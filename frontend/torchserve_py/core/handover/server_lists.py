@@ -40,7 +40,7 @@ _WANTED: Final = ".wanted"
 #: For how long these count after they were written last, by the clock of the folder (seconds).
 _KEPT: Final = {_OPEN: 3600.0, _WANTED: 60.0}
 #: After how many seconds a server has died whose list has not changed.
-_DEAD: Final = 10.0
+DEAD: Final = 10.0
 #: How often a list shows that its server lives, and those of others are read although nothing is looked for (seconds).
 _SIGN_INTERVAL: Final = 1.0
 #: After how many signs of life two servers have a sequence that both list: it changes hands between two of them.
@@ -152,8 +152,13 @@ class ServerLists(Generic[F]):
         if sought:
             files = self._files(sought)
             places = {name: Place.left if name in files else self.place(name) for name in sought}
-        usurped = self._usurped() if self._was_silent() else self._yielded()
-        problem = self._tell(marks | _own(places) | dict.fromkeys(usurped, LACKS))
+        silent_since = self._folder_time if self._is_whole else 0.0
+        written_at = self._written_at
+        problem = self._tell(marks | _own(places))
+        usurped = self._yielded()
+        if silent_since and boot_time() - written_at > DEAD:  # it was frozen, perhaps just now
+            usurped += self._usurped(silent_since)
+        problem = self._tell(dict.fromkeys(usurped, LACKS)) or problem
         if new := [name for name, place in places.items() if place in (Place.nowhere, Place.lost)]:
             # It may have been taken by a server whose list was read before, or be begun by one at this very moment: of
             # two servers, the one that lists it last sees the other, and gives way.
@@ -181,19 +186,25 @@ class ServerLists(Generic[F]):
         return place
 
     def _lives(self, other: _List) -> bool:
-        return self._read_at - other.heard_at < _DEAD
+        return self._read_at - other.heard_at < DEAD
 
-    def _was_silent(self) -> bool:
-        """Whether others take this server for dead, which may have been frozen."""
-        return self._is_whole and boot_time() - self._written_at > _DEAD
-
-    def _usurped(self) -> list[str]:
+    def _usurped(self, silent_since: float) -> list[str]:
+        """Return what others have, which have taken this server for dead since a moment of the folder's time."""
         self._read_lists()
-        silent_since = self._folder_time * 1e9
         # A list that was not written since is that of a server which died before: it has begun nothing anew.
-        others = [each.marks for each in self._others.values() if self._lives(each) and each.stamp[0] > silent_since]
+        alive = [each for each in self._others.values() if self._lives(each) and each.stamp[0] > silent_since * 1e9]
+        others = [each.marks for each in alive]
         own = [name for name, mark in self._marks.items() if mark == HAS]
-        return [name for name in own if any(marks.get(name) == HAS for marks in others)]
+        return [
+            name for name in own if any(marks.get(name) == HAS for marks in others) or self._is_left(name, silent_since)
+        ]
+
+    def _is_left(self, name: str, silent_since: float) -> bool:
+        """Whether another server has left a sequence which it could begin because this one was taken for dead."""
+        try:
+            return (self._folder.parent / name).stat().st_mtime > silent_since + DEAD
+        except OSError:
+            return False
 
     def _yielded(self) -> list[str]:
         """Return what another server has, too, to which this one leaves it."""

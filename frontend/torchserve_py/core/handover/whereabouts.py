@@ -15,7 +15,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.core.handover.disk import Disk
-from torchserve_py.core.handover.server_lists import HAS, LACKS, LOST, Place, Seen, ServerLists, Wanted
+from torchserve_py.core.handover.server_lists import DEAD, HAS, LACKS, LOST, Place, Seen, ServerLists, Wanted
+from ts.protocol.boot_clock import boot_time
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,9 @@ class Whereabouts(Generic[F]):
         self._lost: dict[str, Wanted] = {}
         self._kept = set[str]()
         self._wake = asyncio.Event()
+        #: When the latest look began that is over, by `boot_time`, and what waits for the end of the next one.
+        self._looked_at = boot_time()
+        self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_blind = self._has_ended = False
 
@@ -105,6 +109,18 @@ class Whereabouts(Generic[F]):
         self._kept.add(name)
         self.changed(name, wanted)
 
+    @property
+    def was_silent(self) -> bool:
+        """Whether others take this server for dead, which was frozen, and does not know yet what they have begun."""
+        return self._task is not None and not self._task.done() and boot_time() - self._looked_at > DEAD
+
+    async def look_first(self) -> None:
+        """Wait for a look if this server was frozen: others may have begun anew what it has."""
+        while self.was_silent:
+            self._looked.clear()
+            self._wake.set()
+            await self._looked.wait()
+
     async def seek(self, name: str, wanted: Wanted, limit: float) -> tuple[Place, F | None]:
         """Look for a sequence that is to open here; return its file, or that it is lost, or nowhere.
 
@@ -125,6 +141,7 @@ class Whereabouts(Generic[F]):
     ) -> None:
         while not self._has_ended:
             await self._pause()
+            began = boot_time()
             try:
                 seen = await self._look(is_open)
                 if seen.usurped:
@@ -133,6 +150,8 @@ class Whereabouts(Generic[F]):
                     leave(seen.wanted)
             except Exception:  # a defect of the server: others would take it for dead
                 logger.exception("Other servers could not be told of sequences in memory this time")
+            self._looked_at = began
+            self._looked.set()
 
     async def _pause(self) -> None:
         """Wait until it is time to look, or there is something to be looked for."""
