@@ -21,6 +21,9 @@ _MOST_LEASES: Final = 3
 _ANSWER_LIMIT: Final = 200.0
 #: For how long a server that was frozen may run what has waited for it, before it gives up what others have (seconds).
 _GHOST_LIMIT: Final = 10.0
+#: How long a move may take (seconds), and how notes of what lets sequences move end.
+_MOVE_LIMIT: Final = 30.0
+_MOVES: Final = ("worker", "version", "told to stop")
 #: Refusals after which it is open whether the step counts.
 _UNSURE: Final = frozenset(("outcome_unknown", "response_timeout", "worker_died", "cancelled", "unreachable"))
 
@@ -223,6 +226,47 @@ def a_sequence_that_is_in_use_is_not_over(reading: Reading) -> Found:
                 yield f"{step.word} was told {event.details} at {event.time:.1f}, though its sequence is open"
 
 
+def nothing_in_a_fleet_expires_too_soon(reading: Reading) -> Found:
+    """A sequence expires only once it was idle for as long as it may be, wherever it was meanwhile."""
+    used: dict[str, float] = {}
+    answers = {each.place: each for each in reading.answers}
+    for place, event in enumerate(reading.history.events):
+        if (answered := answers.get(place)) is not None and not answered.ghost:
+            used[answered.step.client] = event.time
+        elif event.what == "closed" and event.details[1] == "idle":
+            name = event.details[0]
+            if (idle := event.time - used.get(name, -reading.lifetime)) < reading.lifetime * 0.99:
+                yield f"{name} expired at {event.time:.1f}, {idle:.1f} s after it was used"
+
+
+def what_is_idle_in_a_fleet_expires(reading: Reading) -> Found:
+    """No step continues a sequence that was idle for too long, be it in a file; a move begins the time anew.
+
+    A server that stands still does not count that time.
+    """
+    slack, is_fleet, received = _MOVE_LIMIT, False, dict[int, float]()
+    touched: dict[str, float] = defaultdict(float)
+    moved = 0.0
+    for event in reading.history.events:
+        if event.what == "frozen":
+            slack += event.details - event.time
+        is_fleet |= event.what == "closed"
+        if event.what == "note" and event.details.endswith(_MOVES):
+            moved = event.time
+        elif event.step is not None and event.what == "received":
+            received[event.delivery] = event.time
+        elif event.step is not None and event.what == "answered":
+            idle = received[event.delivery] - max(touched[event.step.client], moved)
+            if (
+                is_fleet
+                and event.details.status == 200
+                and len(event.details.state) > 1
+                and idle > reading.lifetime + slack
+            ):
+                yield f"{event.step.word} continued what was idle for {idle:.1f} s: {event.details}"
+            touched[event.step.client] = event.time
+
+
 def a_lease_ends(reading: Reading) -> Found:
     """A server that holds a sequence without using it keeps others from it for a lease at most, or some more.
 
@@ -390,6 +434,8 @@ RULES: Final[tuple[Rule, ...]] = (
     a_step_runs_once,
     a_refused_step_does_not_count,
     a_sequence_that_is_in_use_is_not_over,
+    nothing_in_a_fleet_expires_too_soon,
+    what_is_idle_in_a_fleet_expires,
     a_lease_ends,
     what_was_lost_is_said,
     nothing_else_is_said_to_be_lost,

@@ -40,8 +40,9 @@ class Event(NamedTuple):
     all that a server had), ``over`` (a sequence has ended, of which other servers know no more), or of a request:
     ``sent``, ``received`` (by a server, perhaps not for the first time), ``answered`` (by a server), ``heard`` (by the
     client, in time) or ``hung up`` (by the client, as the server sees).
-    In a fleet also ``frozen`` (a server, until that moment), ``doubted`` (a server takes the one for dead that has a
-    sequence, and is frozen) and ``gave up`` (that has given it up, since others have begun it anew).
+    In a fleet also ``closed`` (as ``over``: its name, and why), ``frozen`` (a server, until that moment), ``doubted``
+    (a server takes the one for dead that has a sequence, and is frozen) and ``gave up`` (that has given it up, since
+    others have begun it anew).
     ``delivery`` counts the receptions of requests.
     """
 
@@ -104,7 +105,7 @@ class History:
     def over(self, time: float, who: str, sequence: str, reason: str) -> None:
         """Add the end of a sequence at a server of a fleet, and for which reason it is over."""
         self.events.append(Event(time, who, "over", None, 0, frozenset((sequence,))))
-        self.note(time, who, f"ended {sequence}: {reason}")
+        self.events.append(Event(time, who, "closed", None, 0, (sequence, reason)))
 
     def add(self, time: float, who: str, what: str, step: Step, delivery: int, details: Any = None) -> None:
         """Add something that has happened to a request."""
@@ -123,6 +124,8 @@ def _line(event: Event) -> str:
         return f"{when}  {event.who:10} has lost {names}"
     if event.what == "frozen":
         return f"{when}  {event.who:10} is frozen for {event.details - event.time:.1f} s"
+    if event.what == "closed":
+        return f"{when}  {event.who:10} says of {event.details[0]}: {event.details[1]}"
     if event.what == "gave up":
         return f"{when}  {event.who:10} gives up {', '.join(event.details)}"
     if event.what == "doubted":

@@ -266,6 +266,16 @@ def unseen_lists() -> Planted:
     return mock.patch.object(ServerLists, "place", lambda *_: Place.nowhere)
 
 
+def idle_too_soon_in_files() -> Planted:
+    """A sequence that is left may be idle for a fifth of the time that is left to it."""
+    write = left_sequences.LeftSequences.write
+
+    async def planted(self: Any, version: str, sequence_id: str, left: Any, rest: float, *given: Any) -> None:
+        await write(self, version, sequence_id, left, rest / 5, *given)
+
+    return mock.patch.object(left_sequences.LeftSequences, "write", planted)
+
+
 def listed_too_late() -> Planted:
     """A server begins a sequence before its list says that it has it."""
     return mock.patch.object(server_lists, "_own", lambda places: {})
@@ -330,6 +340,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
             *(token_left_behind, ids_left_behind, reopened_too_soon, let_go_too_soon),
             *(left_twice, unseen_lists, listed_too_late),
+            idle_too_soon_in_files,
         )
     },
 }

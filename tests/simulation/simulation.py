@@ -142,7 +142,8 @@ class Plan:
             return self
         return replace(
             self,
-            freezes=random.choice((0, 1, 3)),
+            freezes=random.choice((0, 2, 5)),
+            roams=random.choice((0.1, 0.5)),
             lifetime=random.choice((60.0, 3600.0, self.lifetime)),
             longest=random.choice((None, 60.0, 600.0)),
         )

@@ -16,6 +16,7 @@ FIRST_SEEDS = {
     "ghost_after_the_end": 13,
     "giver_goes_on": 33,
     "half_a_step_in_memory": 195,
+    "idle_too_soon_in_files": 122,
     "ids_left_behind": 37,
     "journal_as_a_whole": 23,
     "left_twice": 33,
