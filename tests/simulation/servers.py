@@ -81,7 +81,7 @@ class _ToldIds(ClosedIds):
                 world.history.over(world.now, server.name, sequence_id, reason.value)
         elif not server.has_open(sequence_id):
             world.history.lost(world.now, server.name, frozenset((sequence_id,)))
-            if not server.has_lost_a_worker:
+            if not (server.is_in_fleet or server.has_lost_a_worker):  # in a fleet another server may have lost it
                 world.errors.append(f"{sequence_id} is lost with a worker that {server.name} lets go")
         elif server.is_up and any(each.has_open(sequence_id) for each in server.all if each is not server):
             world.history.doubted(world.now, server.name, sequence_id)

@@ -20,7 +20,7 @@ FIRST_SEEDS = {
     "ids_left_behind": 37,
     "journal_as_a_whole": 23,
     "left_twice": 33,
-    "let_go_too_soon": 122,
+    "let_go_too_soon": 240,
     "listed_too_late": 161,
     "log_of_two_versions": 732,
     "lost_entry": 7,
