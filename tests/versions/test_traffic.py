@@ -175,9 +175,9 @@ def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: P
         assert traffic(server).json()["weights"] == {"1": 50, "2": 50}
     url = f"{server.management}/models/other/traffic"
     assert requests.put(url, json={"weights": {"1": 100}}, timeout=DEADLINE).status_code == 404
-    # A version that goes takes its weight along.
+    # Those that stay share the requests of one that goes.
     assert requests.delete(f"{server.management}/models/said/2", timeout=DEADLINE).ok
-    assert traffic(server).json()["weights"] == {"1": 50}
+    assert traffic(server).json()["weights"] == {"1": 100}
     assert said(server, 10) == {"1": 10}
 
 

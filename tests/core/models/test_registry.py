@@ -20,6 +20,7 @@ from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.startup_models import StartupModel
 from torchserve_py.core.plans.plan import Plan, RegisterRequest
+from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.serving.errors import BadParameter, InvalidModel, WorkersFailed
 from torchserve_py.core.serving.usage import GpuUsage
 from torchserve_py.core.workers.listener import WorkerListener
@@ -302,6 +303,30 @@ async def test_every_change_is_told(make_registry: MakeRegistry, store: Path) ->
     assert seen[-1] == [("2", True, 3)]
     await registry.register(RegisterRequest(url="1", model_name="m", initial_workers=1))
     assert seen[-1] == [("2", True, 3), ("1", False, 1)]
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_versions_that_stay_share_the_requests_of_one_that_goes(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = make_registry()
+    for version in "1234":
+        write_model(store / version, {"model": {"modelVersion": version, "handler": "handler.py"}})
+        await registry.register(without_workers(version, model_name="m"))
+    registry.set_weights("m", {"1": 30, "2": 50, "3": 20})
+    with monkeypatch.context() as patched:  # it runs its open sequences to their end
+        patched.setattr(Scheduler, "open_sequences", 1)
+        leaving = asyncio.create_task(registry.unregister("m", "2"))
+        await asyncio.sleep(0)
+        assert registry.weights("m") == {"1": 60, "3": 40}
+    await leaving
+    assert {each.version: each.weight for each in registry.saved_models()} == {"1": 60, "3": 40, "4": 0}
+    registry.check_weights("m", registry.weights("m"))
+    await registry.unregister("m", "4")
+    assert registry.weights("m") == {"1": 60, "3": 40}
+    await registry.unload("m", "1")
+    assert registry.weights("m") == {}
+    assert {each.version: each.weight for each in registry.saved_models()} == {"3": 0}
 
 
 @pytest.mark.usefixtures("no_workers")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from torchserve_py.core.jobs.call import VERSION_HEADER, Call, SequenceRequest
-from torchserve_py.core.models.traffic import Traffic
+from torchserve_py.core.models.traffic import Traffic, weights_without
 from torchserve_py.versions.traffic.stickiness import user_of
 from ts.protocol.request_names import header_among
 
@@ -55,3 +55,24 @@ def test_a_request_names_its_version_in_a_header() -> None:
     assert named((b"x-model-version", b"9"), ("x-model-version", "8")) == "8"
     assert not named((b"x-model-version", b""))
     assert named((b"x-model-versions", b"9"), (b"x-model-verzion", b"9")) is None
+
+
+@pytest.mark.parametrize(
+    ("gone", "staying", "left"),
+    [
+        ("3", 2, {"1": 84, "2": 16}),
+        ("1", 2, {"2": 75, "3": 25}),
+        ("23", 2, {"1": 100}),
+        ("23", 1, {}),
+        ("123", 1, {}),
+        ("4", 3, WEIGHTS),
+    ],
+)
+def test_those_that_stay_share_the_requests_of_those_that_go(gone: str, staying: int, left: dict[str, int]) -> None:
+    assert weights_without(WEIGHTS, gone, staying) == left
+
+
+def test_weights_of_many_versions_add_up_to_100_whatever_goes() -> None:
+    weights = {str(number): 1 for number in range(100)}
+    left = weights_without(weights, {"0", "1", "2"}, 97)
+    assert (sum(left.values()), min(left.values()), max(left.values())) == (100, 1, 2)

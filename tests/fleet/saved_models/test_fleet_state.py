@@ -52,6 +52,15 @@ def test_weights_replace_others_only_while_these_are_what_they_were() -> None:
     assert state.with_edit(Weighted("m", {}, instead_of={"1": 50, "2": 50})) is state
 
 
+@pytest.mark.parametrize(("gone", "left"), [(("2",), {"1": 60, "3": 40}), (("2", "3"), {}), (("4",), None)])
+def test_the_versions_that_stay_share_the_weights_of_those_that_go(
+    gone: tuple[str, ...], left: dict[str, int] | None
+) -> None:
+    weights = {"1": 30, "2": 50, "3": 20}
+    state = NOTHING.with_edits([*(Registered(saved(version)) for version in "123"), Weighted("m", weights)])
+    assert state.with_edit(Unregistered("m", gone)).weights("m") == (weights if left is None else left)
+
+
 def test_what_changes_nothing_makes_no_state() -> None:
     state = NOTHING.with_edits([Registered(saved("1")), DefaultChosen("m", "1")])
     for edit in (Scaled("m", "1", 1, 1), DefaultChosen("m", "1"), Weighted("m", {}), Unregistered("m", ("2",))):

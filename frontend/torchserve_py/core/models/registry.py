@@ -24,7 +24,7 @@ from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.over_of_models import OverOfModels
 from torchserve_py.core.models.served_models import ModelVersions, ServedModels, shares_of
 from torchserve_py.core.models.startup_models import StartupModel, remedy, saved_model, startup_models
-from torchserve_py.core.models.traffic import Traffic
+from torchserve_py.core.models.traffic import Traffic, weights_without
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.plans.precedence import check_worker_count
 from torchserve_py.core.scheduling.scheduler import Scheduler
@@ -268,6 +268,7 @@ class ModelRegistry(ServedModels):
             gone: Awaitable[bool] = versions.leaving[model]
         elif others and model.dispatcher.scheduler.open_sequences:
             gone = versions.leaving[model] = self._changes.start(self._leave(model))
+            self._share_weight_of(model, versions)
             self._changed()
         else:
             # Without a ready worker, accepted jobs would wait in vain.
@@ -372,6 +373,16 @@ class ModelRegistry(ServedModels):
         self._traffic.pop(name, None)
         if name in self._names and (weights := self.weights(name)):
             self._traffic[name] = Traffic(name, weights)
+
+    def _share_weight_of(self, gone: Model, versions: ModelVersions) -> None:
+        """Let the versions that stay share the requests of one that goes; one that is alone needs no weight."""
+        staying = versions.staying
+        before = {each.version: each.weight for each in (*staying, gone) if each.weight}
+        weights = weights_without(before, {gone.version}, len(staying))
+        for each in (*staying, gone):
+            if each.weight:
+                each.weight = weights.get(each.version, 0)
+        self._weigh(gone.name)
 
     def _changed(self) -> None:
         for each in self.on_change:
@@ -504,7 +515,7 @@ class ModelRegistry(ServedModels):
             self.forget_defaults()
             if model not in self._unsettled:  # else it was never served
                 self._handover.of(model.name).drop()
-        self._weigh(model.name)
+        self._share_weight_of(model, versions)
         if loses_states(model, versions.staying):
             model.dispatcher.lose_states()
         self._changed()

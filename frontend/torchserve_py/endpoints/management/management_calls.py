@@ -38,7 +38,7 @@ from torchserve_py.endpoints.routing import EndpointContext
 
 logger = logging.getLogger(__name__)
 
-#: Is called with the name of a model of which a version has come or gone, before the call is answered.
+#: Is called with the name of a model of which a version has come, is to go or has gone, before the call is answered.
 FollowVersions = Callable[[str], Awaitable[None]]
 
 _PAGE: Final = 100
@@ -291,6 +291,7 @@ class ManagementCalls:
 
     async def _end(self, name: str, end: Callable[[], Awaitable[None]]) -> None:
         """End a version, unless that has happened meanwhile: this server follows its fleet."""
+        await self._follow(name)
         with contextlib.suppress(ModelNotFound, ModelVersionNotFound):
             await end()
         await self._follow(name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from torchserve_py.base.settings.schemas.versions import SavedModel
+from torchserve_py.core.models.traffic import weights_without
 from torchserve_py.core.serving.errors import ModelVersionNotFound
 from torchserve_py.endpoints.management.edits import (
     DefaultChosen,
@@ -123,10 +124,12 @@ class FleetState:
     def _without(self, name: str, versions: Iterable[str]) -> Sequence[SavedModel]:
         """Return the models without some versions; if the default one was among them, the first that stays is it.
 
-        That is what `models.served_models.ModelVersions.remove` does, too.
+        Those that stay share the weights of those that go. That is what `models.registry` does, too.
         """
         gone = set(versions)
         others = [each for each in self.models if each.name != name or each.version not in gone]
+        weights = weights_without(self.weights(name), gone, sum(each.name == name for each in others))
+        others = [_updated(each, {"weight": weights.get(each.version, 0)}, each.weight, name) for each in others]
         heir = next((index for index, each in enumerate(others) if each.name == name), None)
         if heir is not None and not any(each.default for each in others if each.name == name):
             others[heir] = others[heir].model_copy(update={"default": True})

@@ -293,9 +293,9 @@ class Canaries:
     async def _look_at(self, name: str, run: _Run, now: float) -> None:
         rules = run.canary.rules
         present = self._serving.get(name).version
-        self._serving.get(name, rules.version)
+        new = self._serving.get(name, rules.version)
         weights, wanted = self._serving.weights(name), run.canary.weights
-        is_leaving = bool(weights) and weights.items() < wanted.items()
+        is_leaving = weights != wanted and self._serving.status(new).is_leaving
         if weights != wanted or present != run.canary.old:
             why = f"an operator has made {present} the default version" if weights == wanted else _CHANGED
             why = "a version is being unregistered" if is_leaving else why

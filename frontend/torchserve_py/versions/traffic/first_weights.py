@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Final, Self
 
 from torchserve_py.base.settings.table import Settings
+from torchserve_py.core.models.traffic import shared_out, weights_without
 from torchserve_py.core.serving.errors import ModelError, ModelNotFound
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
@@ -49,6 +50,8 @@ class FirstWeights:
             self._first[each.name] = {version: weight for version, weight in each.weights.items() if weight}
         #: What the settings have come to last, by model.
         self._last: dict[str, Mapping[str, int]] = {}
+        #: The models whose requests somebody has shared out since.
+        self._taken: set[str] = set()
         calls.followers.append(self._follow)
 
     def give(self) -> None:
@@ -88,7 +91,7 @@ class FirstWeights:
                 raise PluginUnavailable(f"traffic ({origin_of_weights(self._settings)}): {error}") from error
 
     async def _follow(self, name: str) -> None:
-        """Give the versions of a model their weights when one has come or gone: a `FollowVersions`."""
+        """Give the versions of a model their weights when one has come, is to go or has gone: a `FollowVersions`."""
         if not self._calls.is_held(name) and (weights := self._due(name)) is not None:
             try:
                 await self._calls.set_weights(name, weights, insist=True)
@@ -99,16 +102,24 @@ class FirstWeights:
         """Return the weights that a model is to get; None: they are not to change."""
         present = self._versions(name)
         now = self._serving.weights(name) if present else {}
-        last = {version: weight for version, weight in self._last.get(name, {}).items() if version in present}
-        if now != last:
+        last = self._last.get(name, {})
+        if not present:
+            self._taken.discard(name)
+        elif now != weights_without(last, last.keys() - present, len(present)):
+            self._taken.add(name)
+        if name in self._taken:
             return None
         self._last[name] = weights = self._weights_of(name, present)
         return None if weights == now else weights
 
     def _weights_of(self, name: str, versions: Set[str]) -> Mapping[str, int]:
-        """Return what these versions of a model are to have, if there were no others."""
+        """Return what these versions of a model are to have, if there were no others.
+
+        One that is alone keeps its number of the settings: by that a restart sees that nobody has set another one.
+        """
         if (first := self._first.get(name)) is not None:
-            return {version: weight for version, weight in first.items() if version in versions}
+            weights = {version: weight for version, weight in first.items() if version in versions}
+            return shared_out(weights) if len(weights) > 1 else weights
         models = [model for model in self._serving.versions(name) if model.version in versions] if versions else []
         weights = {model.version: weight for model in models if (weight := _own_weight(model))}
         left = 100 - sum(weights.values())
@@ -123,8 +134,10 @@ class FirstWeights:
         return {}
 
     def _versions(self, name: str) -> Set[str]:
+        """Return the versions of a model that are not being unregistered."""
         try:
-            return {model.version for model in self._serving.versions(name)}
+            versions = self._serving.versions(name)
+            return {model.version for model in versions if not self._serving.status(model).is_leaving}
         except ModelNotFound:
             return _NOBODY
 
