@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from torchserve_py.core.jobs.call import VERSION_HEADER, Call, SequenceRequest
-from torchserve_py.core.models.traffic import Traffic, weights_without
+from torchserve_py.core.models.traffic import Traffic
+from torchserve_py.core.serving.weights import weights_without
 from torchserve_py.versions.traffic.stickiness import user_of
 from ts.protocol.request_names import header_among
 

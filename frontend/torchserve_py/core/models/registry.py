@@ -24,7 +24,7 @@ from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.over_of_models import OverOfModels
 from torchserve_py.core.models.served_models import ModelVersions, ServedModels, shares_of
 from torchserve_py.core.models.startup_models import StartupModel, remedy, saved_model, startup_models
-from torchserve_py.core.models.traffic import Traffic, weights_without
+from torchserve_py.core.models.traffic import Traffic
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.plans.precedence import check_worker_count
 from torchserve_py.core.scheduling.scheduler import Scheduler
@@ -45,6 +45,7 @@ from torchserve_py.core.serving.errors import (
 )
 from torchserve_py.core.serving.serving import RegisterRequest, RegisterResult, ServedModel, Tell
 from torchserve_py.core.serving.usage import Usage
+from torchserve_py.core.serving.weights import weights_without
 from torchserve_py.core.workers.confinement import Confinement
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.core.workers.pool import OVERTAKEN

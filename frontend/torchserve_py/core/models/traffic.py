@@ -2,30 +2,12 @@
 
 import random
 from bisect import bisect
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import accumulate
 
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.serving.serving import StickyBy
-
-
-def shared_out(weights: Mapping[str, int]) -> dict[str, int]:
-    """Return weights that add up to 100, in proportion to these as far as whole numbers can be."""
-    versions = sorted(weights)  # every server of a fleet rounds the same
-    total = sum(weights.values())
-    ends = [100 * end // total for end in accumulate(weights[version] for version in versions)]
-    return {version: end - start for version, start, end in zip(versions, [0, *ends], ends, strict=False)}
-
-
-def weights_without(weights: Mapping[str, int], gone: Container[str], staying: int) -> Mapping[str, int]:
-    """Return the weights of the versions that stay when some go: they share the requests of those.
-
-    ``staying`` is how many versions stay, with a weight or without; one that is alone needs none.
-    """
-    if not any(version in gone for version in weights):
-        return weights
-    return shared_out({version: each for version, each in weights.items() if version not in gone and staying > 1})
 
 
 class Traffic:

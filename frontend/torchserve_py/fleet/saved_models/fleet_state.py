@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from torchserve_py.base.settings.schemas.versions import SavedModel
-from torchserve_py.core.models.traffic import weights_without
 from torchserve_py.core.serving.errors import ModelVersionNotFound
+from torchserve_py.core.serving.weights import weights_without
 from torchserve_py.endpoints.management.edits import (
     DefaultChosen,
     Edit,

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Final, Self
 
 from torchserve_py.base.settings.table import Settings
-from torchserve_py.core.models.traffic import shared_out, weights_without
 from torchserve_py.core.serving.errors import ModelError, ModelNotFound
 from torchserve_py.core.serving.serving import ServedModel, Serving
+from torchserve_py.core.serving.weights import shared_out, weights_without
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.plugin_api import PluginUnavailable
