@@ -235,3 +235,29 @@ async def test_on_a_shared_port_each_path_wants_its_own_token(start):
     assert (await serving.request("GET", "/metrics")).status == 200
     document = (await serving.request("OPTIONS", "/")).json()
     assert {"/predictions/{model_name}", "/models/{model_name}", "/metrics"} <= set(document["paths"])
+
+
+#: Of a WebSocket, on a connection that ends with the refusal.
+HANDSHAKE = "Upgrade: websocket\r\nConnection: upgrade, close\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "endpoint", "is_refused"),
+    [
+        ("GET /sequences/noop?sequence=", "inference", True),
+        ("GET /sequences/noop?content_type=", "inference", True),
+        ("POST /invocations?x=", "inference", True),
+        ("GET /models?limit=1&x=", "management", True),
+        ("GET /metrics?name[]=", "metrics", True),
+        ("GET /predictions/noop?x=", "inference", False),
+    ],
+)
+@pytest.mark.parametrize(("value", "shown"), [("%ff", b"holds %FF,"), ("%C3%A9%fe", b"holds %FE,")])
+async def test_a_query_that_is_not_in_utf8_is_refused(start, line, endpoint, is_refused, value, shown):
+    serving = await start(FakeServing([FakeModel(stateful=True)]))
+    more = HANDSHAKE.format(24 * "A") if "/sequences" in line else "Connection: close\r\n"
+    head = f"{line}{value} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"
+    connection = await serving.raw(head.encode(), endpoint=endpoint)
+    answer = await connection.rest()
+    assert (answer.startswith(b"HTTP/1.1 400"), shown in answer) == (is_refused, is_refused), answer
+    await connection.close()

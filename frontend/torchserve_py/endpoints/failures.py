@@ -13,7 +13,7 @@ from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.core.archive.errors import StatusError
 from torchserve_py.core.serving import errors as model_errors
 from torchserve_py.core.serving.serving import ServedModel, seconds_until
-from torchserve_py.net.http1.errors import BadResponse, BodyError, BodyTooLarge, BodyTooSlow
+from torchserve_py.net.http1.errors import BadQuery, BadResponse, BodyError, BodyTooLarge, BodyTooSlow
 from torchserve_py.net.request_budget import NoRoomError
 
 #: The header of an answer with the cause of a failure.
@@ -88,7 +88,7 @@ class EndpointError(Exception):
 #: Exceptions that say what is wrong with a request, a model or an archive; any other is a defect of the server.
 EXPECTED_ERRORS: Final = (
     *(EndpointError, StatusError, model_errors.ModelError),
-    *(BodyError, NoRoomError, BadResponse),
+    *(BadQuery, BodyError, NoRoomError, BadResponse),
 )
 
 
@@ -153,6 +153,8 @@ def failure_of(error: Exception) -> Failure:
     """Return the failure for an exception; any but `EXPECTED_ERRORS` is internal, under its class name."""
     if isinstance(error, EndpointError):
         return error.failure
+    if isinstance(error, BadQuery):
+        return Failure(400, "BadRequestException", str(error))
     if isinstance(error, BodyError):
         return _of_body(error)
     if isinstance(error, BadResponse):

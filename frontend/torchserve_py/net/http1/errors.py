@@ -5,6 +5,10 @@ class BadHttpMessage(Exception):
     """The bytes are not an HTTP request within the limits; the text, written for the client, names the broken rule."""
 
 
+class BadQuery(ValueError):
+    """The query of a request is no text; the message, written for the client, names what is not."""
+
+
 class BodyError(Exception):
     """The body of a request cannot be read completely."""
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from torchserve_py.net.http1.errors import BadResponse, BodyError, BodyTooLarge
+from torchserve_py.net.http1.errors import BadQuery, BadResponse, BodyError, BodyTooLarge
 from torchserve_py.net.http1.parser import HttpHead
 from torchserve_py.net.request_budget import NoRoomError
 
@@ -191,11 +191,16 @@ class Request(HttpHead, ABC):
 
     @property
     def query(self) -> list[tuple[str, str]]:
-        """The names and values of the query, decoded, in order."""
+        """The names and values of the query, decoded, in order. Raises BadQuery: they are not in UTF-8."""
         query = self.target.partition("#")[0].partition("?")[2]
-        return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
+        try:
+            return parse_qsl(query, keep_blank_values=True, errors="strict")
+        except UnicodeDecodeError as error:
+            shown = "".join(f"%{byte:02X}" for byte in error.object[error.start : error.end])
+            raise BadQuery(f"The query holds {shown}, which is no UTF-8; encode its text in UTF-8.") from None
 
     def parameter(self, name: str) -> str | None:
+        """Return the first value that the query has by this name. Raises BadQuery: the query is not in UTF-8."""
         return next((value for key, value in self.query if key == name), None)
 
     @property
