@@ -17,6 +17,7 @@ from torchserve_py.net.http1.parser import Headers
 ID = "ts_request_sequence_id"
 START = "ts_request_sequence_start"
 END = "ts_request_sequence_end"
+STEP = "ts_request_step"
 GENERATED = re.compile(r"ts-seq-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -35,6 +36,16 @@ async def test_the_clients_id_names_the_sequence_and_comes_back(stateful):
     assert (call.sequence_id, call.starts_sequence, call.ends_sequence) == ("seq_0", False, False)
     assert answer.headers[ID] == "seq_0"
     assert START not in call.header_dict
+
+
+@pytest.mark.parametrize("path", ["/predictions/stateful", "/v2/models/stateful/infer"])
+async def test_a_request_that_names_two_sequences_is_refused(stateful, path):
+    refused = await post(stateful, [(ID, "one"), (ID, "two"), (STEP, "1")], path)
+    assert refused.status == 400
+    assert f"Header {ID} is given more than once, as 'one' and 'two'" in refused.body.decode()
+    for headers in ([(ID, "one"), (ID, "one")], [(ID, "one"), ("x-mine", "1"), ("x-mine", "2")]):
+        assert (await post(stateful, headers)).status == 200
+    assert [call.sequence_id for call in stateful.registry.model.calls] == ["one", "one"]
 
 
 @pytest.mark.parametrize("headers", [{}, {ID: ""}])

@@ -6,14 +6,14 @@ library changed their case.
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.endpoints.failures import EndpointError, Failure, bad_request
-from torchserve_py.net.http1.parser import Headers
+from torchserve_py.net.http1.parser import Headers, RepeatedHeaders
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR, SEQUENCE_TOKEN, STEP_NUMBER
 
 #: What a marker may say, in any case; an empty header is not a marker.
@@ -71,9 +71,12 @@ class SequenceHeaders:
 
     def of(self, sent: Mapping[str, str]) -> SequenceRequest:
         """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `of_values`."""
-        if isinstance(sent, Headers) and self._says_more.isdisjoint(sent.raw):
-            named = sent.raw.get(self._id_key, b"")
-            return self._read_id(named) if named in self._made_up else self._of_id(named)
+        if type(sent) is Headers:
+            if self._says_more.isdisjoint(sent.raw):
+                named = sent.raw.get(self._id_key, b"")
+                return self._read_id(named) if named in self._made_up else self._of_id(named)
+        elif isinstance(sent, RepeatedHeaders):
+            check_once(self.id_name, sent.values_of(self.id_name))
         return self.of_values(
             sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), claim_of(sent)
         )
@@ -172,6 +175,13 @@ def _step_number(text: str) -> int:
             f"Header {STEP_NUMBER}: {shown!a} is not the number of a step; steps are numbered from 1, up to {MAX_STEP}."
         )
     return int(text)
+
+
+def check_once(name: str, values: Iterable[str | bytes]) -> None:
+    """Check that a request names one sequence. Raises EndpointError: the header's values differ."""
+    different = [f"{value!a:.200}" for value in dict.fromkeys(values)]
+    if len(different) > 1:
+        raise bad_request(f"Header {name} is given more than once, as {' and '.join(different)}; name one sequence.")
 
 
 def is_marked(place: str, value: Any) -> bool:

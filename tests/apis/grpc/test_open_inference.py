@@ -256,6 +256,16 @@ async def test_a_request_of_a_sequence(start):
     assert "correlation ID" in error.details()
 
 
+async def test_metadata_that_names_two_sequences_is_refused(start):
+    serving = await start(answering(FakeModel(stateful=True)))
+    metadata = (("ts_request_sequence_id", "one"), ("ts_request_sequence_id", "two"))
+    error = await failure(stub(serving).ModelInfer(infer_request(), metadata=metadata))
+    assert error.code() is StatusCode.INVALID_ARGUMENT
+    assert "ts_request_sequence_id is given more than once, as 'one' and 'two'" in error.details()
+    await stub(serving).ModelInfer(infer_request(), metadata=(*metadata[:1], ("x-mine", "1"), ("x-mine", "2")))
+    assert serving.registry.model.calls[-1].sequence_id == "one"
+
+
 async def test_other_models_get_the_keys_of_sequences_untouched(start):
     serving = await start(answering(FakeModel()))
     request = infer_request(parameters={"sequence_id": {"double_param": 1.5}, "sequence_start": {"int64_param": 1}})

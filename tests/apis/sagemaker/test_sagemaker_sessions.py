@@ -42,6 +42,13 @@ async def test_a_session_that_is_not_used_expires(start: Start) -> None:
     assert len(model.calls) == 1
 
 
+async def test_a_request_that_names_two_sessions_is_refused(start: Start) -> None:
+    endpoints = await start(FakeServing([stateful()]))
+    one, other = await opened(endpoints), await opened(endpoints)
+    answer = await endpoints.request("POST", PATH, data=b"x", headers=[*one.items(), *other.items()])
+    assert (answer.status, f"Header {SESSION} is given more than once" in answer.json()["message"]) == (400, True)
+
+
 async def test_a_session_whose_first_request_was_refused_is_still_there(start: Start) -> None:
     def refuse_once(call: Submitted) -> None:
         if len(model.calls) == 1:

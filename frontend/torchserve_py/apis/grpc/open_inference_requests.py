@@ -19,7 +19,7 @@ from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter
-from torchserve_py.endpoints.sequences import SequenceHeaders
+from torchserve_py.endpoints.sequences import SequenceHeaders, check_once
 from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, deadline_in, read_deadline
 from torchserve_py.net.http2.rpc import Rpc
 from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
@@ -166,4 +166,7 @@ class OpenInferenceJobs:
         if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
             sequence_id %= _NUMBERS
         sent = {name: value for name, value in metadata if isinstance(value, str)}
+        if sequence_id is None and len(sent) < len(metadata):
+            id_name = self._headers.id_name
+            check_once(id_name, [value for name, value in metadata if name == id_name])
         return sequence_of(self._headers, self.serving, model, {**request.parameters, ID: sequence_id}, sent)

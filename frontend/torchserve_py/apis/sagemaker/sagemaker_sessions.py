@@ -21,8 +21,9 @@ from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.predictions import RequestSession
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import EndpointContext
-from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
+from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, check_once, claim_of
 from torchserve_py.net.http1.errors import BodyTooLarge
+from torchserve_py.net.http1.parser import RepeatedHeaders
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
 from ts.jobs.charsets import in_utf8
@@ -114,6 +115,8 @@ class SageMakerSessions:
         session_id = sent.get(SESSION_ID)
         if not session_id:
             return None
+        if isinstance(sent, RepeatedHeaders):
+            check_once(SESSION_ID, sent.values_of(SESSION_ID))
         expires = start = None
         if session_id == NEW_SESSION:
             session_id, expires, start = str(uuid.uuid4()), _expiry(model), True

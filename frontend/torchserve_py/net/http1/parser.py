@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
 
 import httptools
@@ -82,6 +82,21 @@ class Headers(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self.raw)
+
+
+class RepeatedHeaders(Headers):
+    """The headers of a request that has some more than once."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, raw: Mapping[bytes, bytes], sent: Sequence[tuple[bytes, bytes]]) -> None:
+        super().__init__(raw)
+        self.sent = sent
+
+    def values_of(self, name: str) -> list[str]:
+        """Return all values of a header, in order."""
+        key = _key(name)
+        return [value.decode("utf-8", "surrogateescape") for each, value in self.sent if each.lower() == key]
 
 
 @functools.lru_cache(maxsize=256)
@@ -254,13 +269,15 @@ class RequestParser(Generic[HeadT]):
         except BadHttpMessage as error:
             self._problem = error
             raise
-        values = self._values(line)
+        headers = self._headers(line)
+        values = headers.raw
         digits = values.get(b"content-length", b"0")
         if len(digits) > _MAX_DIGITS:
             self._fail(f"Content-Length may have {_MAX_DIGITS} digits.")
         head = self._receiver.new_head()
         head.method, head.target, head.path, head.version, _ = line
-        head.headers, head.raw_headers = Headers(values), tuple(self._raw_headers)
+        head.headers = headers
+        head.raw_headers = tuple(self._raw_headers)
         head.keep_alive = parser.should_keep_alive()
         head.length = int(digits)
         head.expects_continue = head.upgrades = False
@@ -277,13 +294,15 @@ class RequestParser(Generic[HeadT]):
         if self._ignored_upgrade is None:
             self._receiver.on_end()
 
-    def _values(self, line: RequestLine) -> dict[bytes, bytes]:
-        """Return the first value of each header by its name in lower case."""
+    def _headers(self, line: RequestLine) -> Headers:
+        """Return the headers of a request."""
         headers = self._raw_headers
         if len(headers) > MAX_HEADERS:
             self._fail(_TOO_MANY)
         values = {name.lower(): value for name, value in reversed(headers)}
+        made = Headers(values)
         if len(values) < len(headers):
+            made = RepeatedHeaders(values, tuple(headers))
             names = [name.lower() for name, _ in headers]
             for name in values.keys() & _ONLY_ONCE:
                 if names.count(name) > 1:
@@ -296,7 +315,7 @@ class RequestParser(Generic[HeadT]):
             self._fail("Header Host is no host with an optional port.")
         if line.host is not None:  # it is the one that counts (RFC 9112, 3.2.2)
             values[b"host"] = line.host
-        return values
+        return made
 
     def _read_special(self, head: HttpHead, values: Mapping[bytes, bytes]) -> None:
         """Read what a head says more than usual of how its body comes, or of what is asked for instead of an answer."""
