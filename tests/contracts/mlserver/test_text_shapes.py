@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from mlserver import MLModel, types
-from mlserver.codecs import StringCodec
+from mlserver.codecs import NumpyCodec, StringCodec
 from tests.contracts.mlserver.frontend import Frontend, tensor, text_message
+
+from ts.contracts.mlserver.unread_data import let_numpy_codec_take_memory
 
 INPUTS = {"name": "Foo Bär", "message": "Hello from Client (REST)!"}
 TEXT = json.dumps(INPUTS, ensure_ascii=False)
@@ -148,3 +150,36 @@ async def test_such_values_and_open_sizes_are_rows_of_a_batch() -> None:
     answers = await asyncio.gather(*(job.answer() for job in jobs))
     assert {answer.status for answer in answers} == {500}, "one row is answered for two"
     assert "a batch of 2 rows" in str(answers[0].error)
+
+
+class Sized(MLModel):
+    """Answers with the shape of its first input as an array."""
+
+    async def load(self) -> bool:
+        let_numpy_codec_take_memory()
+        return True
+
+    async def predict(self, payload: types.InferenceRequest) -> types.InferenceResponse:
+        array = self.decode(payload.inputs[0], default_codec=NumpyCodec)
+        return types.InferenceResponse(
+            model_name=self.name, outputs=[StringCodec.encode_output("y", [str(array.shape)])]
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "status"),
+    [([1], [0], 400), (["a", "b"], [3], 400), (["a", "b"], [2, 1], 200)],
+)
+async def test_texts_that_become_an_array_must_fit_their_shape(data: list[Any], shape: list[int], status: int) -> None:
+    frontend = await Frontend(Sized).load()
+    answer = await frontend.infer([tensor("x", data, "BYTES", shape)]).answer()
+    assert answer.status == status, answer.error
+    assert status == 200 or f"Input 'x' is no array of the shape {shape}" in str(answer.error)
+
+
+async def test_such_texts_over_grpc() -> None:
+    frontend = await Frontend(Sized).load()
+    message = text_message("a")
+    message.inputs[0].shape[:] = [0]
+    answer = await frontend.call_grpc(message).answer()
+    assert (answer.status, "is no array of the shape [0]" in str(answer.error)) == (400, True)

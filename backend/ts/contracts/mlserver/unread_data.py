@@ -14,6 +14,8 @@ from mlserver.types import Parameters, RequestInput, ResponseOutput, TensorData
 
 from ts.apis.open_inference.tensors import flat_list, numpy_of, tensor_of
 from ts.apis.open_inference.types import Tensor
+from ts.handler_utils.shapes import shown
+from ts.jobs.errors import RowFailure
 from ts.protocol.datatypes import FLOATS
 
 if TYPE_CHECKING:
@@ -99,7 +101,10 @@ def _list_of(tensor: Tensor, nan_is_null: bool) -> list[Any]:
 
 
 def let_numpy_codec_take_memory() -> None:
-    """Let `mlserver.codecs.NumpyCodec` decode `UnreadData`, and encode arrays of numbers as such, in no time."""
+    """Let `mlserver.codecs.NumpyCodec` decode `UnreadData`, and encode arrays of numbers as such, in no time.
+
+    An input that is no array of its shape is then the client's mistake.
+    """
     numpy_codec: Any = codec.NumpyCodec
     decode, encode = numpy_codec.decode_input, numpy_codec.encode_output
     if getattr(decode, "takes_memory", False):
@@ -109,7 +114,14 @@ def let_numpy_codec_take_memory() -> None:
         data: Any = request_input.data
         array = data.array if isinstance(data, UnreadData) else None
         if array is None or array.dtype != codec.to_dtype(request_input):
-            return decode(request_input)
+            try:
+                return decode(request_input)
+            except ValueError as error:
+                if not isinstance(request_input, RequestInput):
+                    raise
+                # Texts may have any shape, as most codecs do not look at it.
+                name, shape = request_input.name, shown(request_input.shape)
+                raise RowFailure(400, f"Input {name!r} is no array of the shape {shape}: {error}.") from error
         return array.copy().reshape(request_input.shape)  # models may write to their inputs
 
     def encode_output(cls: Any, /, name: str, payload: Any, **options: Any) -> ResponseOutput:
