@@ -408,6 +408,28 @@ def test_results_are_text_bytes_or_json() -> None:
         assert call.context.get_response_content_type(0) == media_type
 
 
+@dataclass
+class Holder:
+    """A value that holds others."""
+
+    held: Any
+
+
+@pytest.mark.parametrize(
+    ("result", "answered"),
+    [
+        ({"\ud800": "\udfff"}, {"\ud800": "\udfff"}),
+        ([{1: {"\ud800": np.array([1, np.inf])}}], [{"1": {"\ud800": [1.0, None]}}]),
+        (
+            {"\ud800": (Box(1), Holder({"\ud801": {2}}))},
+            {"\ud800": [{"width": 1, "height": 1.0}, {"held": {"\ud801": [2]}}]},
+        ),
+    ],
+)
+def test_half_of_a_surrogate_pair_may_be_in_a_key_as_in_a_value(result: Any, answered: Any) -> None:
+    assert Call(lambda text: result)(row(body="x")) == [answered]
+
+
 def test_a_result_that_is_no_json_names_its_type() -> None:
     with pytest.raises(ValueError, match="a value of type object"):
         Call(lambda text: [object()])(row(body=""))

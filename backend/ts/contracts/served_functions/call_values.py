@@ -17,7 +17,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaSerializer, to_jsonable_python
+from pydantic_core.core_schema import any_schema
 
 from ts.contracts.served_functions import value_types
 from ts.contracts.served_functions.invalid_values import SHOWN, InvalidValue, invalid, is_text, shown, words
@@ -41,6 +42,8 @@ _MOST_COMPARED: Final = 20
 #: The name of a field of a form; of what curl takes for a form, most bodies have other characters.
 _FIELD: Final = re.compile(r"[\w.\-\[\]]{1,60}")
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
+#: Makes dicts of models and dataclasses, wherever they are in a value, and leaves the rest as it is.
+_ANY: Final = SchemaSerializer(any_schema())
 
 
 class CallValues:
@@ -211,7 +214,10 @@ class CallValues:
         if (file := value_types.written(value)) is not None:
             return file
         try:
-            return to_jsonable_python(value, inf_nan_mode="null", fallback=array_value), JSON
+            try:
+                return _of_json(value), JSON
+            except UnicodeEncodeError:  # pydantic writes half of a surrogate pair in a value, and not in a key
+                return _of_json_with_any_key(_ANY.to_python(value)), JSON
         except (PydanticSerializationError, TypeError) as error:
             raise ValueError(f"the result cannot be written as JSON: {error}") from error
 
@@ -334,6 +340,22 @@ class CallValues:
         except ValidationError as error:
             return words(error.errors(include_url=False))
         return ""
+
+
+def _of_json(value: Any) -> Any:
+    return to_jsonable_python(value, inf_nan_mode="null", fallback=array_value)
+
+
+def _of_json_with_any_key(value: Any) -> Any:
+    """Return what `_of_json` returns, with texts as keys as they are; ``value`` has no models and dataclasses."""
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else next(iter(_of_json({key: None}))): _of_json_with_any_key(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_of_json_with_any_key(each) for each in value]
+    return _of_json(value)
 
 
 def _check_reach(what: str, kind: Any) -> None:
