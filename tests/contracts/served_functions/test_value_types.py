@@ -105,6 +105,17 @@ def test_sound_comes_as_a_file_with_any_width_of_samples(data: bytes, samples: l
         values.read({"body": bytearray(b"RIFF")})
 
 
+@pytest.mark.parametrize(("body", "what"), [(b"", "empty"), ("", "empty"), ("x", "text"), (b"5", "text")])
+def test_a_text_is_no_array_of_any_type(body: Any, what: str) -> None:
+    def total(values: np.ndarray) -> Any:
+        return values.sum()
+
+    for given in ({"body": body}, {"values": body}):
+        with pytest.raises(InvalidValue, match=rf"values: .*: it is {what}; send JSON such as \[1, 2\]"):
+            CallValues(total, batched=False).read(given)
+    assert CallValues(total, batched=False).read({"body": b"[1, 2]"})["values"].tolist() == [1, 2]
+
+
 def test_arrays_come_as_lists_or_in_the_format_of_numpy() -> None:
     def total(numbers: NDArray[np.float32]) -> float:
         return float(numbers.sum())

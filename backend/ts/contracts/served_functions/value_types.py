@@ -167,6 +167,8 @@ def _array(dtype: Any, given: Any) -> Any:
         if not is_array_file(given):
             raise ValueError("bytes stand for an array only in numpy's format (.npy)")
         given = array_in_file(given)
+    if dtype is None and isinstance(given, str):  # numpy makes an array of text of it
+        raise ValueError(f"{_NO_NUMBERS}: it is {'text' if given else 'empty'}; send JSON such as [1, 2]")
     try:
         array = np.asarray(given, dtype)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
