@@ -215,3 +215,18 @@ async def test_weights_of_the_file_for_what_an_operator_has_unregistered_do_no_h
     server = await start(traffic="m=1:90,2:10")
     await server.calls.unregister("m", "2")
     assert (await start(traffic="m=1:90,2:10", model_snapshot=server.snapshot())).weights == {"1": 90}
+
+
+async def test_weights_of_the_settings_add_up_to_100_while_a_version_is_gone(
+    start: Callable[..., Awaitable[Server]],
+) -> None:
+    server = await start("1,2,3", traffic="m=1:80,2:15,3:5")
+    await server.calls.unregister("m", "3")
+    assert server.weights == {"1": 84, "2": 16}
+    await server.register("3")
+    assert server.weights == {"1": 80, "2": 15, "3": 5}
+    await server.calls.set_weights("m", {"1": 50, "2": 25, "3": 25})
+    await server.calls.unregister("m", "3")
+    assert server.weights == {"1": 66, "2": 34}
+    await server.register("3")
+    assert server.weights == {"1": 66, "2": 34}
