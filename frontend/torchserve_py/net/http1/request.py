@@ -194,7 +194,7 @@ class Request(HttpHead, ABC):
         """The names and values of the query, decoded, in order. Raises BadQuery: they are not in UTF-8."""
         query = self.target.partition("#")[0].partition("?")[2]
         try:
-            return parse_qsl(query, keep_blank_values=True, errors="strict")
+            return parse_qsl(query, keep_blank_values=True, errors="strict") if query else []
         except UnicodeDecodeError as error:
             shown = "".join(f"%{byte:02X}" for byte in error.object[error.start : error.end])
             raise BadQuery(f"The query holds {shown}, which is no UTF-8; encode its text in UTF-8.") from None
