@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import os
-import random
 import shutil
 import threading
 import time
@@ -20,11 +19,9 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.handover import handover, left_sequences, next_server, server_lists, whereabouts
 from torchserve_py.core.handover.disk import Disk
-from torchserve_py.core.handover.left_sequences import Left, name_of
+from torchserve_py.core.handover.left_sequences import name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
-from torchserve_py.core.scheduling.scheduler import Scheduler
-from torchserve_py.core.scheduling.sequence import MOVING
 
 
 async def server(folder: Path) -> World:
@@ -646,140 +643,3 @@ async def test_a_server_alone_writes_no_lists(tmp_path: Path) -> None:
     assert await answer(world) == "1"
     await world.restart()
     assert not (tmp_path / "servers").exists()
-
-
-class Client:
-    """Steps one sequence, and goes to another server when one refuses a step."""
-
-    def __init__(self, sequence_id: str, servers: list[World]) -> None:
-        self.sequence_id, self.servers = sequence_id, servers
-        self.at, self.count = servers[0], 0
-        self.call: Call | None = None
-        self.is_lost = False
-        #: How many steps it has given up, which may have run.
-        self.given_up = 0
-
-    def give_up(self) -> None:
-        if self.call is not None and self.call.owner is not None:
-            self.call.owner.gave_up(self.call)
-            self.call, self.given_up = None, self.given_up + 1
-
-    def step(self) -> None:
-        if self.call is None and not self.is_lost:
-            self.at.submit(self.sequence_id)
-            self.call = self.at.calls[-1][1]
-
-    def hop(self) -> None:
-        """The proxy sends the next step to the next server."""
-        if self.call is None:
-            self.at = self.servers[(self.servers.index(self.at) + 1) % len(self.servers)]
-
-    async def look(self, *, refuses: bool) -> None:
-        """Look what the step was told, if anything."""
-        if self.call is None or not self.call.ended:
-            return
-        heard, self.call = await told(self.call), None
-        if heard == "draining":
-            self.hop()
-            self.step()
-        elif heard in ("sequence_lost", "interrupted") and refuses:
-            self.is_lost = True
-        else:
-            expected = [str(self.count + 1 + given_up) for given_up in range(self.given_up + 1)]
-            assert heard in expected, f"{self.sequence_id} was told {heard} as one of the steps {expected}"
-            self.count, self.given_up = int(heard), 0
-
-
-WHAT = ["step"] * 6 + ["work"] * 8 + ["turn"] * 4 + ["hop"] * 2 + ["stop", "refuse", "give up"]
-
-
-@pytest.mark.parametrize("refuses", [False, True])
-def test_each_step_counts_once_at_whichever_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
-) -> None:
-    monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
-    for seed in range(30):
-        asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=refuses))
-
-
-async def play(choice: random.Random, folder: Path, *, refuses: bool) -> None:
-    servers = [await server(folder) for _ in range(3)]
-    clients = [Client(name, servers) for name in "stuv"]
-    stopping: asyncio.Task[None] | None = None
-    for _ in range(choice.randrange(100, 400)):
-        client, world = choice.choice(clients), choice.choice(servers)
-        match choice.choice(WHAT):
-            case "step":
-                client.step()
-            case "work":
-                world.work(choice.randrange(1_000))
-            case "turn":
-                await asyncio.sleep(0.01 if choice.random() < 0.5 else 0)
-            case "hop":
-                client.hop()
-            case "stop" if stopping is None or stopping.done():
-                stopping = asyncio.ensure_future(world.restart())
-            case "give up":
-                client.give_up()
-            case "refuse" if refuses:
-                world.refuses[client.sequence_id] = True
-        for each in clients:
-            await each.look(refuses=refuses)
-    for world in servers:
-        world.dispatcher.set_workers(1)  # so that each has room for all
-    async with asyncio.timeout(A_LIMIT):
-        while any(client.call is not None for client in clients) or not (stopping is None or stopping.done()):
-            for each in servers:
-                each.work(choice.randrange(1_000))
-            await asyncio.sleep(0)
-            for client in clients:
-                await client.look(refuses=refuses)
-    for world in servers:
-        await world.handover.has_left(world.names())
-
-
-def lists_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(server_lists.ServerLists, "_write", lambda lists, marks: None)
-
-
-def is_unlisted_while_it_moves(patch: pytest.MonkeyPatch) -> None:
-    def has(folder: Any, is_open: Any, wanted: server_lists.Wanted) -> bool:
-        sequence = is_open.__self__.dispatcher.scheduler.sequence(wanted.sequence_id)
-        return sequence is not None and sequence.state is not MOVING
-
-    patch.setattr(left_sequences.HandoverFolder, "_has", has)
-
-
-def stays_where_it_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "give_up", lambda scheduler, sequence, now: ((), ()))
-
-
-def may_be_taken_twice(patch: pytest.MonkeyPatch) -> None:
-    def take(path: Path, taken: Path) -> Left | None:
-        return left_sequences._read(path.read_bytes()) if path.exists() else None
-
-    patch.setattr(left_sequences, "_take", take)
-
-
-def reads_no_other_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(server_lists.ServerLists, "place", lambda lists, name: server_lists.Place.nowhere)
-
-
-@pytest.mark.parametrize(
-    "mutate",
-    [
-        lists_nothing,
-        is_unlisted_while_it_moves,
-        stays_where_it_was,
-        may_be_taken_twice,
-        reads_no_other_list,
-    ],
-)
-def test_servers_with_a_defect_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
-    mutate(monkeypatch)
-    with pytest.raises(AssertionError):
-        for seed in range(400):
-            asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=False))
