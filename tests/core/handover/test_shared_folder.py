@@ -254,13 +254,19 @@ async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypa
     assert await answer(second) == "sequence_lost", "it stays lost"
 
 
-async def test_a_server_that_was_frozen_gives_up_what_others_have_begun_anew(tmp_path: Path) -> None:
-    first, second = await server(tmp_path), await server(tmp_path)
+async def with_one_taken_for_dead(folder: Path) -> tuple[World, World]:
+    """Return a server with two steps of "s" and one of "t", and another one that takes it for dead."""
+    first, second = await server(folder), await server(folder)
     assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
     await looks(second)
     dies(first)
     for other in lists_of(second)._others.values():
         other.heard_at -= server_lists.DEAD
+    return first, second
+
+
+async def test_a_server_that_was_frozen_gives_up_what_others_have_begun_anew(tmp_path: Path) -> None:
+    first, second = await with_one_taken_for_dead(tmp_path)
     assert await answer(second) == "sequence_lost"
     second.submit_first("s")
     assert await working(told(second.calls[-1][1]), second) == "1"
@@ -275,12 +281,7 @@ async def test_a_server_that_was_frozen_gives_up_what_others_have_begun_anew(tmp
 async def test_a_server_that_was_frozen_as_it_stopped_leaves_nothing_that_others_have_begun_anew(
     tmp_path: Path,
 ) -> None:
-    first, second = await server(tmp_path), await server(tmp_path)
-    assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
-    await looks(second)
-    dies(first)
-    for other in lists_of(second)._others.values():
-        other.heard_at -= server_lists.DEAD
+    first, second = await with_one_taken_for_dead(tmp_path)
     second.submit_first("s")
     assert await working(told(second.calls[-1][1]), second) == "1"
     await looks(second)
