@@ -278,14 +278,11 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     release_end_signals()
     # After nvidia-smi has run (it loads the driver with privileges of its own), and before any code of a model runs.
     gain_no_privileges()
+    gc.set_threshold(5_000)  # of later objects few form cycles: with Python's 700 it would look for these all the time
     try:
         received = await _until_signal(server.start(), signals)
         if received is None:
-            # Objects that exist now live as long as the server: freezing them spares the collector repeated scans. Of
-            # later ones few form cycles; with Python's threshold (700) it would look for these all the time.
-            gc.freeze()
-            gc.set_threshold(5_000)
-            gc.enable()
+            gc.freeze()  # what exists now lives as long as the server: this spares the collector repeated scans
             received = await _until_signal(attend(server), signals)
             logger.info("The server stops" if received is None else f"{received.name} received")
             await _until_signal(server.drain(), signals)
@@ -391,4 +388,6 @@ def _configure_and_run() -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # no later collection looks at what was imported
+    gc.enable()
     sys.exit(main())
