@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,7 +16,7 @@ from torchserve_py.endpoints.credentials import Credential, HeldCredentials, Sen
 from torchserve_py.endpoints.failures import Failure, unsupported
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.ops.keys.key_account import KeyAccount
-from torchserve_py.ops.keys.keys_file import KeysFileError, LimitsEntry, read_keys
+from torchserve_py.ops.keys.keys_file import KeysFileError, LimitsEntry, digest_of, read_keys
 from torchserve_py.ops.keys.keys_settings import GivenKey, KeysSettings
 
 logger = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ class GivenKeys:
         """
         if not key.text:
             raise unauthorized(f"This server needs a key. {_HOW}", given=key.given)
-        credential = _GivenCredential(self, (kind, _digest(key.text)))
+        credential = _GivenCredential(self, (kind, digest_of(key.text)))
         credential.check(model)
         return credential
 
@@ -155,7 +154,7 @@ class _GivenCredential(Credential):
 
 
 def _of_setting(scope: TokenType, keys: Iterable[GivenKey]) -> _Keys:
-    found = {_digest(each.text, is_hash=each.is_hash): each.name for each in keys}
+    found = {each.text.lower() if each.is_hash else digest_of(each.text): each.name for each in keys}
     of_inference = scope is TokenType.inference
     return {
         (scope, digest): _Key(name, scope, account=_account(name, digest) if of_inference else None)
@@ -165,10 +164,6 @@ def _of_setting(scope: TokenType, keys: Iterable[GivenKey]) -> _Keys:
 
 def _account(name: str, digest: str) -> KeyAccount:
     return KeyAccount(digest, name or f"key {digest[:8]}")
-
-
-def _digest(text: str, *, is_hash: bool = False) -> str:
-    return text.lower() if is_hash else sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _named(key: _Key) -> str:

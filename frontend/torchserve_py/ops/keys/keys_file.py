@@ -25,6 +25,11 @@ class KeysFileError(PluginUnavailable):
     """The file cannot be used; the message says what is wrong, without any key."""
 
 
+def digest_of(key: str) -> str:
+    """Return the SHA-256 of a key, as hexadecimal digits in lower case."""
+    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
 class LimitsEntry(ClosedSchema):
     """What a key may ask of the server."""
 
@@ -67,7 +72,7 @@ class KeyEntry(ClosedSchema):
     @property
     def digest(self) -> str:
         """The key's SHA-256, in lower case."""
-        return self.sha256.lower() if self.sha256 is not None else sha256(str(self.text).encode()).hexdigest()
+        return digest_of(self.text or "") if self.sha256 is None else self.sha256.lower()
 
     @property
     def expires_at(self) -> datetime | None:
