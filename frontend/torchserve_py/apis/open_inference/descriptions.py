@@ -143,7 +143,7 @@ def _tensor_config(tensor: Mapping[str, Any], max_batch_size: int) -> dict[str, 
 
 
 def statistics(
-    serving: Serving, name: str | None, version: str | None, account: Callable[[str], object] | None = None
+    serving: Serving, name: str | None, version: str | None, account: Callable[[str], object]
 ) -> list[dict[str, Any]]:
     """Return the statistics of one version, of all versions of a model (None), or of all models (None).
 
@@ -152,16 +152,16 @@ def statistics(
     Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
     """
     if name is None:
-        shown = (each.name for each in serving.models() if _opens(account, each.name))
-        return [entry for each in shown for entry in statistics(serving, each, None)]
-    wanted = serving.versions(name) if version is None else [serving.get(name, version)]
+        open_to_it = (each.name for each in serving.models() if _opens(account, each.name))
+        wanted = [model for each in open_to_it for model in serving.versions(each)]
+    else:
+        wanted = [*serving.versions(name)] if version is None else [serving.get(name, version)]
     return [_statistics_of(serving, model) for model in wanted]
 
 
-def _opens(account: Callable[[str], object] | None, name: str) -> bool:
+def _opens(account: Callable[[str], object], name: str) -> bool:
     try:
-        if account is not None:
-            account(name)
+        account(name)
     except EndpointError:
         return False
     return True
