@@ -1,12 +1,12 @@
 """Sequences in memory while workers are scaled and restarted, and their server is restarted, under load.
 
-    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2] [--servers 2 [--proxy]]
+    python -m tests.chaos.moving [--sessions 1000] [--large 20] [--rounds 2] [--servers 2 [--redis] [--proxy]]
 
 Clients step sequences by numbers; the states of some have 10 MB. A step is lost if the next one is refused, and doubled
 if an answer counts more steps than were sent. The pause is how long a client waited for one answer, the refusals of a
-server that stops and starts included. With two servers, which share a folder, these are restarted in turn, and a client
-that is refused goes to the other one; with a proxy, to the one that HAProxy chooses by the id of the sequence, which
-sends sequences back once their first server has returned.
+server that stops and starts included. With two servers, which share a folder, or Redis, these are restarted in turn,
+and a client that is refused goes to the other one; with a proxy, to the one that HAProxy chooses by the id of the
+sequence, which sends sequences back once their first server has returned.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import aiohttp
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 from tests.proxies import HAProxy
+from tests.redis_server import RedisServer
 
 HANDLER = """
 class Handler:
@@ -173,12 +174,17 @@ async def _run(
         await running
 
 
-def run(sessions: int, large: int, rounds: int, servers: int = 1, *, proxied: bool = False) -> Report:
+def run(
+    sessions: int, large: int, rounds: int, servers: int = 1, *, proxied: bool = False, in_redis: bool = False
+) -> Report:
     """Let workers and servers come and go, under so many sessions, some of them ``large``."""
     report = Report(sessions)
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory, contextlib.ExitStack() as running:
         folder = model_folder(Path(directory), "counting", HANDLER, CONFIG)
-        shared = {"fleet_state": f"{directory}/fleet"} if servers > 1 else {}
+        shared: dict[str, object] = {"fleet_state": f"{directory}/fleet"} if servers > 1 else {}
+        if in_redis:
+            (Path(directory) / "redis").mkdir()
+            shared["fleet_state"] = running.enter_context(RedisServer(Path(directory) / "redis")).url
         started: list[RunningServer] = []
         for _ in range(servers):
             server = RunningServer({"counting": folder}, {"drain_timeout": 10, **shared})
@@ -200,8 +206,9 @@ if __name__ == "__main__":
     parser.add_argument("--large", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--servers", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--redis", action="store_true")
     parser.add_argument("--proxy", action="store_true")
     given = parser.parse_args()
-    found = run(given.sessions, given.large, given.rounds, given.servers, proxied=given.proxy)
+    found = run(given.sessions, given.large, given.rounds, given.servers, proxied=given.proxy, in_redis=given.redis)
     print(found, *found.wrong[:20], sep="\n")
     sys.exit(bool(found.wrong))

@@ -10,7 +10,8 @@ from unittest import mock
 
 from tests.simulation.world import World
 
-from torchserve_py.core.handover import left_sequences, server_lists, whereabouts
+from torchserve_py.core.handover import server_lists, whereabouts
+from torchserve_py.core.handover.left_files import LeftFiles
 from torchserve_py.core.handover.whereabouts import Whereabouts
 
 #: How often a server looks that seeks a sequence (seconds): less often than others, which would take long here.
@@ -22,9 +23,9 @@ _KEPT: Final = float("inf")
 @contextlib.contextmanager
 def simulated_lists(world: World) -> Iterator[None]:
     """Let servers look at lists when something happens, and write them at the time of a world."""
-    pause, write, leave = Whereabouts._pause, server_lists.write_atomically, left_sequences._write
+    pause, write, leave = Whereabouts._pause, server_lists.write_atomically, LeftFiles.write
 
-    async def pause_here(self: Whereabouts[Any]) -> None:
+    async def pause_here(self: Whereabouts) -> None:
         if self._sought:
             await pause(self)
             return
@@ -37,10 +38,10 @@ def simulated_lists(world: World) -> Iterator[None]:
         write(path, text, flushed=flushed)
         os.utime(path)
 
-    def leave_here(path: Path, *given: Any) -> None:
-        leave(path, *given)
+    def leave_here(self: LeftFiles, key: str, *given: Any) -> None:
+        leave(self, key, *given)
         with contextlib.suppress(FileNotFoundError):
-            os.utime(path)
+            os.utime(self._folder / key)
 
     def fail(*_: object) -> None:
         world.errors.append(traceback.format_exc())
@@ -50,7 +51,7 @@ def simulated_lists(world: World) -> Iterator[None]:
         mock.patch.object(whereabouts, "_SEEK_INTERVAL", _SEEK_INTERVAL),
         mock.patch.object(whereabouts.logger, "exception", fail),
         mock.patch.object(server_lists, "write_atomically", write_here),
-        mock.patch.object(left_sequences, "_write", leave_here),
+        mock.patch.object(LeftFiles, "write", leave_here),
         mock.patch.dict(server_lists._KEPT, dict.fromkeys(server_lists._KEPT, _KEPT)),
     ):
         yield

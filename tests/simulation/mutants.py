@@ -5,13 +5,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.handover import left_sequences, server_lists
-from torchserve_py.core.handover.server_lists import Place, ServerLists
+from torchserve_py.core.handover.left_files import LeftFiles
+from torchserve_py.core.handover.server_lists import ServerLists
+from torchserve_py.core.handover.storage import Place
 from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
@@ -252,13 +253,13 @@ def token_left_behind() -> Planted:
 def left_twice() -> Planted:
     """The file of a sequence stays where it is when a server takes it."""
 
-    def planted(path: Path, taken: Path) -> Any:
-        if path != taken:
-            shutil.copy(path, taken)
-        return take(taken, taken)
+    def planted(self: LeftFiles, key: str, taken: str) -> bytes | None:
+        if key != taken:
+            shutil.copy(self._folder / key, self._folder / taken)
+        return take(self, taken, taken)
 
-    take = left_sequences._take
-    return mock.patch.object(left_sequences, "_take", planted)
+    take = LeftFiles.take
+    return mock.patch.object(LeftFiles, "take", planted)
 
 
 def unseen_lists() -> Planted:

@@ -19,8 +19,10 @@ from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
-from torchserve_py.core.handover.left_sequences import HandoverFolder, IsNamed, name_of
+from torchserve_py.core.handover.left_files import in_folder
+from torchserve_py.core.handover.left_sequences import IsNamed, ServerHandover
 from torchserve_py.core.handover.next_server import Inheritance
+from torchserve_py.core.handover.storage import name_of
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.models.served_models import ModelVersions
@@ -195,7 +197,7 @@ class Server:
             ]
             self._versions = ModelVersions(models[0], lambda: None)  # type: ignore[arg-type]
             if self._folder is not None:
-                self._handover = HandoverFolder(self._folder, is_shared=True)
+                self._handover = ServerHandover(in_folder(self._folder, is_shared=True))
             for model in models:
                 self._versions.add(model)  # type: ignore[arg-type]
                 if self._handover is not None:

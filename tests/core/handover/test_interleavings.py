@@ -18,8 +18,10 @@ from tests.core.dispatch.shell import Shell, stateful
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.dispatch.ownership import Ownership
-from torchserve_py.core.handover.left_sequences import HandoverFolder
+from torchserve_py.core.handover.left_files import in_folder
+from torchserve_py.core.handover.left_sequences import ServerHandover
 from torchserve_py.core.handover.next_server import Inheritance
+from torchserve_py.core.handover.storage import Storage
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed, part_of
 from torchserve_py.core.scheduling.closed import ClosedSequences
@@ -109,8 +111,8 @@ class CountingWorker:
 class World:
     """A version of a model with workers that come and go, and clients that count their answers."""
 
-    def __init__(self, folder: Path | None = None, *, is_shared: bool = False) -> None:
-        self.folder, self.is_shared = folder, is_shared
+    def __init__(self, storage: Callable[[], Storage] | None = None) -> None:
+        self.storage = storage
         self.workers: dict[str, CountingWorker] = {}
         self.made = 0
         self.calls: list[tuple[str, Call]] = []
@@ -122,14 +124,14 @@ class World:
 
     async def start_server(self) -> None:
         """Start a server, which has no worker yet."""
-        if self.folder is not None:
-            self.handover = HandoverFolder(self.folder, is_shared=self.is_shared)
+        if self.storage is not None:
+            self.handover = ServerHandover(self.storage())
             await self.handover.look()
         self.over = ClosedSequences(86_400.0)
         self.shell = Shell(stateful(), 0, self.over)
         self.dispatcher = self.shell.dispatcher
         self.dispatcher.set_workers(4)
-        if self.folder is not None:
+        if self.storage is not None:
             self.left = self.handover.of("m")
             self.dispatcher.join(Ownership({self.shell.version: self.shell}, ()), self.shell)
             self.dispatcher.inherit(self.left, self.shell.version)
@@ -285,7 +287,7 @@ class World:
 
 async def started(folder: Path | None = None, *, is_shared: bool = False) -> World:
     """Return a world with a server, whose folder other servers share, if so."""
-    world = World(folder, is_shared=is_shared)
+    world = World(None if folder is None else partial(in_folder, folder, is_shared=is_shared))
     await world.start_server()
     return world
 

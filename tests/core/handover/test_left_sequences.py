@@ -15,8 +15,11 @@ import pytest
 from tests.core.handover.test_interleavings import World, started
 
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.handover import left_sequences
-from torchserve_py.core.handover.left_sequences import Damaged, HandoverFolder, LeftSequences, name_of
+from torchserve_py.core.handover import left_format, left_sequences
+from torchserve_py.core.handover.left_files import LeftFiles, in_folder
+from torchserve_py.core.handover.left_format import Damaged
+from torchserve_py.core.handover.left_sequences import LeftSequences, ServerHandover
+from torchserve_py.core.handover.storage import name_of
 from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 
@@ -25,13 +28,13 @@ A_LIMIT = 60.0
 
 async def leave(folder: Path, state: bytes = b"7", rest: float = 60.0, version: str = "1", model: str = "m") -> Path:
     """Leave the sequence s."""
-    left = HandoverFolder(folder).of(model)
+    left = ServerHandover(in_folder(folder)).of(model)
     await left.write(version, "s", LeftSequence(("a token",), math.inf), rest, [state], A_LIMIT)
     return next(folder.glob("*/*"))
 
 
 async def found(folder: Path, model: str = "m") -> LeftSequences:
-    next_one = HandoverFolder(folder)
+    next_one = ServerHandover(in_folder(folder))
     await next_one.look()
     return next_one.of(model)
 
@@ -137,9 +140,9 @@ async def test_a_head_of_other_types_is_damage(tmp_path: Path, head: list[object
 def hung_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A disk that gives no answer until the test is over, and limits that are short."""
     over = threading.Event()
-    for name in ("_files_in", "_write", "_take", "_unlink"):
-        work = getattr(left_sequences, name)
-        monkeypatch.setattr(left_sequences, name, lambda *args, work=work: (over.wait(60.0), work(*args))[1])
+    for name in ("all", "write", "take", "remove"):
+        work = getattr(LeftFiles, name)
+        monkeypatch.setattr(LeftFiles, name, lambda *args, work=work: (over.wait(60.0), work(*args))[1])
     monkeypatch.setattr(left_sequences, "_LIMIT", 0.01)
     yield
     over.set()
@@ -150,7 +153,7 @@ async def test_a_disk_that_hangs_holds_nothing_up(tmp_path: Path, request: pytes
     left = await found(tmp_path)
     request.getfixturevalue("hung_disk")
     async with asyncio.timeout(5.0):
-        await HandoverFolder(tmp_path).look()
+        await ServerHandover(in_folder(tmp_path)).look()
         with pytest.raises(TimeoutError):
             await left.write("1", "t", LeftSequence((), math.inf), 60.0, [b"7"], 0.01)
         with pytest.raises(TimeoutError):
@@ -162,10 +165,12 @@ async def test_a_disk_that_hangs_holds_nothing_up(tmp_path: Path, request: pytes
 
 async def test_what_was_not_written_in_time_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_late, is_over = threading.Event(), threading.Event()
-    write = left_sequences._write
-    monkeypatch.setattr(left_sequences, "_write", lambda *args: (is_late.wait(60.0), write(*args), is_over.set()))
+    write = LeftFiles.write
+    monkeypatch.setattr(LeftFiles, "write", lambda *args: (is_late.wait(60.0), write(*args), is_over.set()))
     with pytest.raises(TimeoutError):
-        await HandoverFolder(tmp_path).of("m").write("1", "s", LeftSequence((), math.inf), 60.0, [b"7"], 0.01)
+        await (
+            ServerHandover(in_folder(tmp_path)).of("m").write("1", "s", LeftSequence((), math.inf), 60.0, [b"7"], 0.01)
+        )
     is_late.set()
     assert await asyncio.to_thread(is_over.wait, 60.0)
     assert not any(tmp_path.glob("*/*"))
@@ -245,7 +250,7 @@ async def test_a_sequence_that_was_idle_for_too_long_since_has_expired(
     world = await started(tmp_path, is_shared=is_shared)
     world.add_worker()
     later = time.time() + 61.0
-    monkeypatch.setattr(left_sequences, "time", SimpleNamespace(time=lambda: later))
+    monkeypatch.setattr(left_format, "time", SimpleNamespace(time=lambda: later))
     world.submit("s")
     world.submit("s")
     assert await counts(world) == ["sequence_expired", "sequence_expired"]
@@ -326,8 +331,8 @@ async def test_a_sequence_that_ends_while_it_is_written_is_not_left(
     world.submit("s")
     world.work(0)
     is_begun, may_end = threading.Event(), threading.Event()
-    write = left_sequences._write
-    monkeypatch.setattr(left_sequences, "_write", lambda *args: (is_begun.set(), may_end.wait(A_LIMIT), write(*args)))
+    write = LeftFiles.write
+    monkeypatch.setattr(LeftFiles, "write", lambda *args: (is_begun.set(), may_end.wait(A_LIMIT), write(*args)))
     leaving = asyncio.ensure_future(world.inheritance.leave_resting(A_LIMIT))
     async with asyncio.timeout(A_LIMIT):
         while not is_begun.is_set():

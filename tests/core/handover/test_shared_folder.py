@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from tests.core.handover.test_left_sequences import A_LIMIT
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.ownership import Ownership
-from torchserve_py.core.handover import handover, left_sequences, next_server, server_lists, whereabouts
+from torchserve_py.core.handover import handover, next_server, server_lists, whereabouts
 from torchserve_py.core.handover.disk import Disk
-from torchserve_py.core.handover.left_sequences import name_of
+from torchserve_py.core.handover.left_files import LeftFiles, in_folder
+from torchserve_py.core.handover.storage import HAS, LOST, Place, Seen, Wanted, name_of
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed
 
@@ -76,9 +78,11 @@ async def looks(world: World, count: int = 3) -> None:
     whereabouts._look = look  # type: ignore[method-assign]
 
 
-def lists_of(world: World) -> server_lists.ServerLists[Any]:
+def lists_of(world: World) -> server_lists.ServerLists:
     assert world.handover._whereabouts is not None
-    return world.handover._whereabouts._lists
+    lists = world.handover._whereabouts._lists
+    assert isinstance(lists, server_lists.ServerLists)
+    return lists
 
 
 def dies(world: World) -> None:
@@ -215,10 +219,10 @@ async def test_servers_that_ask_at_once_get_the_sequence_in_turn(tmp_path: Path)
 def test_of_servers_that_begin_a_sequence_at_the_same_moment_at_most_one_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(2)]
+    first, second = [server_lists.ServerLists(tmp_path, lambda names: {}) for _ in range(2)]
     for each in (first, second):
         each.look({}, {})
-    sought = {"m/s": server_lists.Wanted("m", "s")}
+    sought = {"m/s": Wanted("m", "s")}
     write, begun = first._write, []
 
     def late(marks: Any) -> None:
@@ -228,19 +232,19 @@ def test_of_servers_that_begin_a_sequence_at_the_same_moment_at_most_one_has_it(
 
     monkeypatch.setattr(first, "_write", late)
     begun.append(first.look({}, sought).places["m/s"])
-    assert begun == [server_lists.Place.nowhere, server_lists.Place.elsewhere]
+    assert begun == [Place.nowhere, Place.elsewhere]
     assert [server.place("m/s") for server in (first, second)] == [
-        server_lists.Place.elsewhere,
-        server_lists.Place.nowhere,
+        Place.elsewhere,
+        Place.nowhere,
     ], "the second one goes on with it"
 
 
 def test_a_sequence_that_was_lost_begins_anew_at_one_server(tmp_path: Path) -> None:
-    first, second, third = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(3)]
-    first.look({"m/s": server_lists.LOST}, {})
-    sought = {"m/s": server_lists.Wanted("m", "s")}
+    first, second, third = [server_lists.ServerLists(tmp_path, lambda names: {}) for _ in range(3)]
+    first.look({"m/s": LOST}, {})
+    sought = {"m/s": Wanted("m", "s")}
     found = [each.look({}, sought).places["m/s"] for each in (second, third)]
-    assert found == [server_lists.Place.lost, server_lists.Place.elsewhere]
+    assert found == [Place.lost, Place.elsewhere]
 
 
 async def test_a_sequence_of_a_server_that_dies_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,8 +302,8 @@ async def test_a_server_that_was_frozen_as_it_stopped_leaves_nothing_that_others
 def test_what_another_server_has_begun_anew_and_left_is_given_up(
     tmp_path: Path, seconds: float, usurped: list[str]
 ) -> None:
-    lists = server_lists.ServerLists[Any](tmp_path / "servers", lambda names: {})
-    lists.look({"m/s": server_lists.HAS, "m/t": server_lists.HAS}, {})
+    lists = server_lists.ServerLists(tmp_path / "servers", lambda names: {})
+    lists.look({"m/s": HAS, "m/t": HAS}, {})
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "s").touch()
     os.utime(tmp_path / "m" / "s", (time.time() + seconds,) * 2)
@@ -308,9 +312,9 @@ def test_what_another_server_has_begun_anew_and_left_is_given_up(
 
 
 def test_a_server_that_has_died_has_begun_nothing_anew_while_another_one_was_frozen(tmp_path: Path) -> None:
-    first, second = [server_lists.ServerLists[Any](tmp_path, lambda names: {}) for _ in range(2)]
-    first.look({"m/s": server_lists.HAS}, {})
-    second.look({"m/s": server_lists.HAS}, {})
+    first, second = [server_lists.ServerLists(tmp_path, lambda names: {}) for _ in range(2)]
+    first.look({"m/s": HAS}, {})
+    second.look({"m/s": HAS}, {})
     second._written_at -= 2 * server_lists.DEAD
     assert second.look({}, {}).usurped == []
 
@@ -351,14 +355,14 @@ async def test_a_sequence_that_could_not_be_written_is_asked_for_again(
     monkeypatch.setattr(handover, "_ASK_AGAIN", 0.0)
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
-    failures, write = iter([OSError("No space left on device")] * 2), left_sequences._write
+    failures, write = iter([OSError("No space left on device")] * 2), LeftFiles.write
 
     def failing(*args: Any) -> None:
         for failure in failures:
             raise failure
         write(*args)
 
-    monkeypatch.setattr(left_sequences, "_write", failing)
+    monkeypatch.setattr(LeftFiles, "write", failing)
     assert await answer(second, others=(first,)) == "2"
     assert first.dispatcher.metrics.handover.refused["failed"].value == 2
 
@@ -428,7 +432,7 @@ async def test_a_model_that_is_no_longer_served_leaves_nothing_to_others(tmp_pat
 
 
 async def test_a_folder_that_cannot_be_read_keeps_no_sequence_from_beginning(tmp_path: Path) -> None:
-    world = World(tmp_path / "a file" / "handover", is_shared=True)
+    world = World(partial(in_folder, tmp_path / "a file" / "handover", is_shared=True))
     (tmp_path / "a file").write_text("")
     await world.start_server()
     world.add_worker()
@@ -465,20 +469,20 @@ async def test_a_server_that_was_frozen_takes_no_folder_for_one_that_hangs() -> 
 async def test_what_another_server_had_is_not_begun_anew_while_the_folder_gives_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = iter([server_lists.Place.elsewhere])
+    seen = iter([Place.elsewhere])
 
-    def look(lists: Any, marks: Any, sought: dict[str, Any]) -> server_lists.Seen[Any]:
+    def look(lists: Any, marks: Any, sought: dict[str, Any]) -> Seen:
         for place in seen:
-            return server_lists.Seen(dict.fromkeys(sought, place), {}, [], [], None)
+            return Seen(dict.fromkeys(sought, place), {}, [], [], None)
         raise OSError("no answer")
 
     monkeypatch.setattr(server_lists.ServerLists, "look", look)
-    places = whereabouts.Whereabouts[Any](tmp_path, lambda names: {})
+    places = whereabouts.Whereabouts(server_lists.ServerLists(tmp_path, lambda names: {}))
     places.start(lambda wanted: False, lambda wanted: None, lambda names: None)
     with pytest.raises(TimeoutError):
-        await places.seek("m/s", server_lists.Wanted("m", "s"), 0.5)
-    found, _ = await places.seek("m/new", server_lists.Wanted("m", "new"), A_LIMIT)
-    assert found is server_lists.Place.nowhere
+        await places.seek("m/s", Wanted("m", "s"), 0.5)
+    found, _ = await places.seek("m/new", Wanted("m", "new"), A_LIMIT)
+    assert found is Place.nowhere
     await places.end([])
 
 
@@ -486,10 +490,10 @@ async def test_what_another_server_had_is_not_begun_anew_while_the_folder_gives_
 async def test_while_a_folder_gives_no_answer_only_what_its_list_is_to_say_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
-    places = whereabouts.Whereabouts[Any](tmp_path, lambda names: {})
+    places = whereabouts.Whereabouts(server_lists.ServerLists(tmp_path, lambda names: {}))
     is_open = dict.fromkeys(["listed", "begun", "open"], True)
     places.start(lambda wanted: is_open.get(wanted.sequence_id, False), lambda wanted: None, lambda names: None)
-    other = server_lists.ServerLists[Any](tmp_path, lambda names: {})
+    other = server_lists.ServerLists(tmp_path, lambda names: {})
 
     async def is_so(found: Callable[[], bool]) -> None:
         async with asyncio.timeout(A_LIMIT):
@@ -497,8 +501,8 @@ async def test_while_a_folder_gives_no_answer_only_what_its_list_is_to_say_is_ke
                 await asyncio.sleep(0.01)
                 other._read_lists()
 
-    places.changed("listed", server_lists.Wanted("m", "listed"))
-    await is_so(lambda: other.place("listed") is server_lists.Place.elsewhere)
+    places.changed("listed", Wanted("m", "listed"))
+    await is_so(lambda: other.place("listed") is Place.elsewhere)
     works, look = threading.Event(), server_lists.ServerLists.look
 
     def fails(lists: Any, *given: Any) -> Any:
@@ -511,15 +515,15 @@ async def test_while_a_folder_gives_no_answer_only_what_its_list_is_to_say_is_ke
     monkeypatch.setattr(server_lists.ServerLists, "look", fails)
     monkeypatch.setattr(whereabouts, "_LIMIT", 0.01)
     monkeypatch.setattr(whereabouts, "_MOST_CHANGED", 100)
-    places.changed("begun", server_lists.Wanted("m", "begun"))
+    places.changed("begun", Wanted("m", "begun"))
     await is_so(lambda: "begun" in places._changed and places._told == {"begun"})
     is_open |= {"listed": False, "begun": False}
     for name in ("listed", "begun", "open", *map(str, range(1_000))):
-        places.changed(name, server_lists.Wanted("m", name))
+        places.changed(name, Wanted("m", name))
     await is_so(lambda: len(places._changed) <= 3)
     monkeypatch.setattr(whereabouts, "_LIMIT", A_LIMIT)
     works.set()
-    await is_so(lambda: other.place("open") is server_lists.Place.elsewhere)
+    await is_so(lambda: other.place("open") is Place.elsewhere)
     assert [other.place(name).name for name in ("listed", "begun")] == ["nowhere", "nowhere"]
     await places.end([])
 
@@ -528,18 +532,18 @@ async def test_a_list_names_only_the_sequences_that_were_lost_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whereabouts, "_MOST_LOST", 2)
-    places = whereabouts.Whereabouts[Any](tmp_path, lambda names: {})
+    places = whereabouts.Whereabouts(server_lists.ServerLists(tmp_path, lambda names: {}))
     places.start(lambda wanted: False, lambda wanted: None, lambda names: None)
-    other = server_lists.ServerLists[Any](tmp_path, lambda names: {})
-    sought = {name: server_lists.Wanted("m", name) for name in ("a", "b", "c")}
+    other = server_lists.ServerLists(tmp_path, lambda names: {})
+    sought = {name: Wanted("m", name) for name in ("a", "b", "c")}
     for name, wanted in sought.items():
         places.lost(name, wanted)
         async with asyncio.timeout(A_LIMIT):
-            while other.place(name) is not server_lists.Place.lost:
+            while other.place(name) is not Place.lost:
                 await asyncio.sleep(0.01)
                 other._read_lists()
     async with asyncio.timeout(A_LIMIT):
-        while other.place("a") is server_lists.Place.lost:
+        while other.place("a") is Place.lost:
             await asyncio.sleep(0.01)
             other._read_lists()
     assert [other.place(name).name for name in sought] == ["nowhere", "lost", "lost"]
@@ -570,7 +574,7 @@ async def test_of_two_servers_that_have_a_sequence_since_their_folder_did_not_wo
         assert await answer(second) == "1"
     if problem == "removed":
         lives(first)
-    monkeypatch.setattr(server_lists, "_SIGN_INTERVAL", 0.05)
+    monkeypatch.setattr(server_lists, "SIGN_INTERVAL", 0.05)
     keeps, yielding = (first, second) if yields else (second, first)
     async with asyncio.timeout(A_LIMIT):
         while ("m", "s") in yielding.names():
@@ -587,7 +591,7 @@ async def test_a_folder_that_is_removed_is_made_anew(tmp_path: Path) -> None:
     first, second = await server(tmp_path), await server(tmp_path)
     assert await answer(first) == "1"
     shutil.rmtree(tmp_path / "servers")
-    lists_of(first)._written_at -= 2 * server_lists._SIGN_INTERVAL
+    lists_of(first)._written_at -= 2 * server_lists.SIGN_INTERVAL
     await looks(first)
     assert await answer(second, others=(first,)) == "2"
 

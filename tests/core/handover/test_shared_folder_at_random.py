@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from tests.core.handover.test_interleavings import World
 from tests.core.handover.test_left_sequences import A_LIMIT
 from tests.core.handover.test_shared_folder import server, told
 
-from torchserve_py.core.handover import left_sequences, server_lists, whereabouts
-from torchserve_py.core.handover.left_sequences import Left
+from torchserve_py.core.handover import left_sequences, server_lists, storage, whereabouts
+from torchserve_py.core.handover.left_files import LeftFiles
 from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.scheduling.sequence import MOVING
@@ -69,11 +70,11 @@ def test_each_step_counts_once_at_whichever_server(
 ) -> None:
     monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
     for seed in range(30):
-        asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=refuses))
+        asyncio.run(play(random.Random(seed), partial(server, tmp_path / str(seed)), refuses=refuses))
 
 
-async def play(choice: random.Random, folder: Path, *, refuses: bool) -> None:
-    servers = [await server(folder) for _ in range(3)]
+async def play(choice: random.Random, start: Callable[[], Awaitable[World]], *, refuses: bool) -> None:
+    servers = [await start() for _ in range(3)]
     clients = [Client(name, servers) for name in "stuv"]
     stopping: asyncio.Task[None] | None = None
     for _ in range(choice.randrange(100, 400)):
@@ -113,11 +114,11 @@ def lists_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def is_unlisted_while_it_moves(patch: pytest.MonkeyPatch) -> None:
-    def has(folder: Any, is_open: Any, wanted: server_lists.Wanted) -> bool:
+    def has(folder: Any, is_open: Any, wanted: storage.Wanted) -> bool:
         sequence = is_open.__self__.dispatcher.scheduler.sequence(wanted.sequence_id)
         return sequence is not None and sequence.state is not MOVING
 
-    patch.setattr(left_sequences.HandoverFolder, "_has", has)
+    patch.setattr(left_sequences.ServerHandover, "_has", has)
 
 
 def stays_where_it_was(patch: pytest.MonkeyPatch) -> None:
@@ -125,14 +126,15 @@ def stays_where_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 def may_be_taken_twice(patch: pytest.MonkeyPatch) -> None:
-    def take(path: Path, taken: Path) -> Left | None:
-        return left_sequences._read(path.read_bytes()) if path.exists() else None
+    def take(files: LeftFiles, key: str, taken: str) -> bytes | None:
+        path = files._folder / key
+        return path.read_bytes() if path.exists() else None
 
-    patch.setattr(left_sequences, "_take", take)
+    patch.setattr(LeftFiles, "take", take)
 
 
 def reads_no_other_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(server_lists.ServerLists, "place", lambda lists, name: server_lists.Place.nowhere)
+    patch.setattr(server_lists.ServerLists, "place", lambda lists, name: storage.Place.nowhere)
 
 
 @pytest.mark.parametrize(
@@ -152,4 +154,4 @@ def test_servers_with_a_defect_are_found(
     mutate(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(400):
-            asyncio.run(play(random.Random(seed), tmp_path / str(seed), refuses=False))
+            asyncio.run(play(random.Random(seed), partial(server, tmp_path / str(seed)), refuses=False))

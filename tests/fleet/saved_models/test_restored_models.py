@@ -4,10 +4,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from redis import Redis
+from tests.redis_server import RedisServer
 
 from torchserve_py.base.settings.model_spec import parse_model_specs
 from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.server_settings import server_settings
+from torchserve_py.core.handover.storage import HAS, Known
 from torchserve_py.core.serving.serving import Restored
 from torchserve_py.fleet.saved_models.fleet_state import FleetState
 from torchserve_py.fleet.saved_models.restored_models import restored, shared_handover
@@ -47,14 +50,29 @@ def test_a_state_that_cannot_be_read_is_no_reason_to_serve_something_else(tmp_pa
 @pytest.mark.parametrize(
     ("state", "name", "place"),
     [
-        (None, None, None),
-        ("/mnt/fleet", None, "/mnt/fleet/handover"),
-        ("/mnt/fleet", "shop", "/mnt/fleet/shop/handover"),
-        ("redis://redis:6379/0", "shop", None),
+        ("fleet", None, "fleet/handover"),
+        ("fleet", "shop", "fleet/shop/handover"),
     ],
 )
-def test_servers_that_share_a_folder_leave_each_other_sequences_there(
-    state: str | None, name: str | None, place: str | None
+def test_servers_of_a_fleet_leave_each_other_sequences_where_its_state_is(
+    tmp_path: Path, state: str, name: str | None, place: str
 ) -> None:
-    settings = server_settings().model_construct(fleet_state=state, fleet_name=name)
-    assert shared_handover(settings) == (place and Path(place))
+    settings = server_settings().model_construct(fleet_state=str(tmp_path / state), fleet_name=name)
+    storage = shared_handover(settings)
+    assert storage is not None
+    storage.states.write("m/s", Known("1", 2e9, (), None), [b"7"], lambda: True)
+    assert (tmp_path / place / "m" / "s").exists()
+
+
+def test_a_server_without_a_fleet_shares_no_sequences() -> None:
+    assert shared_handover(server_settings().model_construct(fleet_state=None)) is None
+
+
+def test_what_servers_of_a_fleet_in_redis_share_has_the_name_of_the_fleet(redis_server: RedisServer) -> None:
+    settings = server_settings().model_construct(fleet_state=redis_server.url, fleet_name="shop")
+    storage = shared_handover(settings)
+    assert storage is not None
+    assert storage.lists is not None
+    storage.lists.look({"m/s": HAS}, {})
+    with Redis.from_url(redis_server.url) as redis:
+        assert redis.scard("torchserve-py:handover:shop:servers") == 1

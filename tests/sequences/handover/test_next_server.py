@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 from tests.proxies import HAProxy
@@ -180,9 +181,13 @@ def test_a_live_session_in_memory_goes_on_with_the_next_server(tmp_path: Path) -
                 assert count_in(again.step(b"")) == 6
 
 
-def test_a_live_session_in_memory_goes_on_at_another_server_of_its_fleet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["folder", "redis"])
+def test_a_live_session_in_memory_goes_on_at_another_server_of_its_fleet(
+    tmp_path: Path, request: pytest.FixtureRequest, where: str
+) -> None:
     folder = model_folder(tmp_path, "counting", COUNTING, CONFIG)
-    settings = {**PATIENTLY, "fleet_state": tmp_path / "fleet"}
+    state = tmp_path / "fleet" if where == "folder" else request.getfixturevalue("redis_server").url
+    settings = {**PATIENTLY, "fleet_state": state, "fleet_name": tmp_path.name}
     servers = [RunningServer({"counting": folder}, settings) for _ in range(2)]
     with servers[0], servers[1], HAProxy([each.inference for each in servers]) as proxy:
         proxy.wait_for(2)

@@ -1,4 +1,4 @@
-"""The next server on this one's folder: what gets the sequences in memory when a server stops, and gives them to it."""
+"""The next server with the storage of this one: it gets the sequences in memory when a server stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
 from torchserve_py.core.handover.handover import Handover, Refusal, refusal_in
-from torchserve_py.core.handover.left_sequences import Damaged, Left, LeftSequences
+from torchserve_py.core.handover.left_format import Damaged, Left
+from torchserve_py.core.handover.left_sequences import LeftSequences
 from torchserve_py.core.scheduling.effects import Effects
 from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.scheduling.sequence import CLOSED, Sequence

@@ -22,27 +22,33 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 from torchserve_py.base.atomic_file import write_atomically
+from torchserve_py.core.handover.storage import (
+    DEAD,
+    HAS,
+    KEPT,
+    LACKS,
+    LOST,
+    SIGN_INTERVAL,
+    WANTED_KEPT,
+    Found,
+    Place,
+    Seen,
+    Wanted,
+)
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.regular_files import open_regular, read_regular_text
 
 logger = logging.getLogger(__name__)
 
-F = TypeVar("F")
-
 #: How the names end of lists, and of what servers wait for.
 _OPEN: Final = ".open"
 _WANTED: Final = ".wanted"
 #: For how long these count after they were written last, by the clock of the folder (seconds).
-_KEPT: Final = {_OPEN: 3600.0, _WANTED: 60.0}
-#: After how many seconds a server has died whose list has not changed.
-DEAD: Final = 10.0
-#: How often a list shows that its server lives, and those of others are read although nothing is looked for (seconds).
-_SIGN_INTERVAL: Final = 1.0
+_KEPT: Final = {_OPEN: KEPT, _WANTED: WANTED_KEPT}
 #: After how many signs of life two servers have a sequence that both list: it changes hands between two of them.
 _TWICE_SIGNS: Final = 3
 #: The most bytes of a list: that is a million sequences.
@@ -52,44 +58,6 @@ _SPARE_LINES: Final = 1_000
 
 #: The length of the first line of a list.
 _HEAD: Final = 16
-
-HAS: Final = "+"
-LACKS: Final = "-"
-LOST: Final = "!"
-
-
-class Place(Enum):
-    """Where a sequence is that this server does not have."""
-
-    left = auto()
-    elsewhere = auto()
-    lost = auto()
-    nowhere = auto()
-
-
-class Wanted(NamedTuple):
-    """A sequence that a server asks for: the name of the folder of its model, and its id."""
-
-    model: str
-    sequence_id: str
-
-
-class Seen(NamedTuple, Generic[F]):
-    """What was seen.
-
-    Attributes:
-        places: Of the sequences that were sought.
-        files: Of those that are left.
-        wanted: What other servers ask for.
-        usurped: What this server has to give up: another one has it, too.
-        problem: Why the own list could not be written.
-    """
-
-    places: dict[str, Place]
-    files: Mapping[str, F]
-    wanted: list[Wanted]
-    usurped: list[str]
-    problem: OSError | None
 
 
 @dataclass(slots=True)
@@ -115,14 +83,14 @@ class _List:
     news: list[str] = field(default_factory=list)
 
 
-class ServerLists(Generic[F]):
+class ServerLists:
     """Those of all servers on a folder.
 
     Args:
         files: Returns the files of those of these sequences that have one.
     """
 
-    def __init__(self, folder: Path, files: Callable[[Collection[str]], Mapping[str, F]]) -> None:
+    def __init__(self, folder: Path, files: Callable[[Collection[str]], Mapping[str, Found]]) -> None:
         self._folder, self._files = folder, files
         name = secrets.token_hex(8)
         self._own, self._own_wanted = folder / f"{name}{_OPEN}", folder / f"{name}{_WANTED}"
@@ -139,15 +107,15 @@ class ServerLists(Generic[F]):
         #: Names of lists that cannot be read, which is told once.
         self._unreadable = set[str]()
 
-    def look(self, marks: dict[str, str], sought: Mapping[str, Wanted]) -> Seen[F]:
+    def look(self, marks: dict[str, str], sought: Mapping[str, Wanted]) -> Seen:
         """Change marks in the own list; look for sequences, and what others want.
 
         What no other server has is listed as the own one before this returns. What others have is asked for.
         Raises OSError: the folder cannot be read.
         """
-        files: Mapping[str, F] = {}
+        files: Mapping[str, Found] = {}
         places: dict[str, Place] = {}
-        if sought or time.monotonic() - self._read_at >= _SIGN_INTERVAL:
+        if sought or time.monotonic() - self._read_at >= SIGN_INTERVAL:
             self._read_lists()
         if sought:
             files = self._files(sought)
@@ -254,7 +222,7 @@ class ServerLists(Generic[F]):
         is_whole, self._is_whole = self._is_whole, False  # until it is written
         if not is_whole or self._lines > 2 * len(self._marks) + _SPARE_LINES:
             self._write_all()
-        elif marks or boot_time() - self._written_at >= _SIGN_INTERVAL:
+        elif marks or boot_time() - self._written_at >= SIGN_INTERVAL:
             with open(os.open(self._own, os.O_WRONLY | os.O_APPEND), "w", encoding="ascii") as file:
                 file.write(_lines_of(marks))
             os.utime(self._own)
@@ -301,7 +269,7 @@ class ServerLists(Generic[F]):
         lists: dict[str, _List] = {}
         for path in self._paths(_OPEN):
             known = self._others.get(path.name)
-            if known is not None and gap > 2 * _SIGN_INTERVAL:  # nobody has listened, so nobody was silent
+            if known is not None and gap > 2 * SIGN_INTERVAL:  # nobody has listened, so nobody was silent
                 known.heard_at += gap
             try:
                 other = lists[path.name] = _read_list(path, known, now)

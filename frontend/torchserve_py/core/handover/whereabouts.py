@@ -1,6 +1,6 @@
-"""Which of the servers on a folder has which sequence in memory: this one tells the others, looks for, and is asked.
+"""Which of the servers with one storage has which sequence in memory: this one tells, looks for, and is asked.
 
-One task does all of it, several times a second: `ServerLists` is what it reads and writes.
+One task does all of it, several times a second: `Lists` are what it reads and writes.
 """
 
 from __future__ import annotations
@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.core.handover.disk import Disk
-from torchserve_py.core.handover.server_lists import DEAD, HAS, LACKS, LOST, Place, Seen, ServerLists, Wanted
+from torchserve_py.core.handover.storage import DEAD, HAS, LACKS, LOST, Found, Lists, Place, Seen, Wanted
 from ts.protocol.boot_clock import boot_time
 
 logger = logging.getLogger(__name__)
-
-F = TypeVar("F")
 
 #: How often it is looked what other servers want, and for what is to come (seconds).
 _WANTED_INTERVAL: Final = 0.1
@@ -36,26 +33,25 @@ _MOST_LOST: Final = 10_000
 IsOpen = Callable[[Wanted], bool | None]
 
 
-class _Sought(NamedTuple, Generic[F]):
+class _Sought(NamedTuple):
     """A sequence that is looked for."""
 
     wanted: Wanted
-    found: asyncio.Future[tuple[Place, F | None]]
+    found: asyncio.Future[tuple[Place, Found | None]]
 
 
-class Whereabouts(Generic[F]):
+class Whereabouts:
     """Tells and learns where sequences are.
 
     Args:
-        folder: The one of the lists.
-        files: Returns the files of those of these sequences that have one; it blocks.
+        lists: Those of the servers.
     """
 
-    def __init__(self, folder: Path, files: Callable[[Collection[str]], Mapping[str, F]]) -> None:
-        self._lists = ServerLists(folder, files)
+    def __init__(self, lists: Lists) -> None:
+        self._lists = lists
         #: Its own, since these looks wait for no state that is read or written.
         self._disk = Disk()
-        self._sought: dict[str, _Sought[F]] = {}
+        self._sought: dict[str, _Sought] = {}
         #: Those that another server had at the last look which did not fail.
         self._elsewhere = set[str]()
         #: Those of which the list is to say what is so now, and those that the latest look may let it name.
@@ -121,7 +117,7 @@ class Whereabouts(Generic[F]):
             self._wake.set()
             await self._looked.wait()
 
-    async def seek(self, name: str, wanted: Wanted, limit: float) -> tuple[Place, F | None]:
+    async def seek(self, name: str, wanted: Wanted, limit: float) -> tuple[Place, Found | None]:
         """Look for a sequence that is to open here; return its file, or that it is lost, or nowhere.
 
         One that another server has is asked for; raises TimeoutError: that has not left it within ``limit`` seconds.
@@ -160,7 +156,7 @@ class Whereabouts(Generic[F]):
                 await self._wake.wait()
         self._wake.clear()
 
-    async def _look(self, is_open: IsOpen) -> Seen[F]:
+    async def _look(self, is_open: IsOpen) -> Seen:
         changed = dict(islice(self._changed.items(), _MOST_CHANGED))
         for name in changed:
             del self._changed[name]
@@ -181,14 +177,14 @@ class Whereabouts(Generic[F]):
             # What another server had may be on its way here.
             places = {name: Place.elsewhere if name in self._elsewhere else self._lists.place(name) for name in sought}
             self._changed |= {name: sought[name] for name, place in places.items() if place is not Place.elsewhere}
-            seen = Seen[F](places, {}, [], [], error)
+            seen = Seen(places, {}, [], [], error)
         if seen.problem is not None and not self._is_blind:
             logger.warning("Other servers cannot be told of sequences in memory, or asked for them: %s", seen.problem)
         self._is_blind = seen.problem is not None
         self._elsewhere = {name for name, place in seen.places.items() if place is Place.elsewhere}
         for name, place in seen.places.items():
             if place is not Place.elsewhere and name in self._sought:
-                self._sought.pop(name).found.set_result((place, seen.files.get(name)))
+                self._sought.pop(name).found.set_result((place, seen.found.get(name)))
         return seen
 
     def _mark(self, name: str, is_open: bool) -> str:

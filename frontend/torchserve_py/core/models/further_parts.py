@@ -1,7 +1,6 @@
 """What the server gives models besides their workers, from the wings above."""
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from torchserve_py.base.metrics.model_metrics import ModelMetrics
@@ -11,6 +10,7 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.archive.model_files import ModelFiles
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
+from torchserve_py.core.handover.storage import Storage
 from torchserve_py.core.jobs.function_call import CallModel
 from torchserve_py.core.models.model import Autoscaler, WorkerRoom
 from torchserve_py.core.plans.plan import Plan
@@ -36,8 +36,7 @@ class FurtherParts(NamedTuple):
         states_of: Returns how the states of the sequences of a model with these keys are kept.
         restored: Returns what a server begins with instead of `load_models`; None: with these. Blocks. Raises
             PluginUnavailable: that cannot be read.
-        shared_handover: Returns a folder in which servers that run leave each other their sequences in memory; None if
-            there is none.
+        shared_handover: Returns where servers that run leave each other their sequences in memory; None if they do not.
     """
 
     autoscaler: MakeAutoscaler
@@ -46,4 +45,4 @@ class FurtherParts(NamedTuple):
     calls_of: Callable[[Serving, int], Callable[[FileFunction], CallModel]]
     states_of: Callable[[PluginKeys], SequenceStates]
     restored: Callable[[Settings], Restored | None]
-    shared_handover: Callable[[Settings], Path | None]
+    shared_handover: Callable[[Settings], Storage | None]

@@ -16,7 +16,8 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.core.dispatch.ownership import loses_states
-from torchserve_py.core.handover.left_sequences import HandoverFolder, IsNamed
+from torchserve_py.core.handover.left_files import in_folder
+from torchserve_py.core.handover.left_sequences import IsNamed, ServerHandover
 from torchserve_py.core.handover.next_server import Inheritance
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
@@ -97,7 +98,7 @@ class ModelRegistry(ServedModels):
         self._over = OverOfModels()
         #: What servers leave of sequences in memory.
         shared = parts.shared_handover(settings)
-        self._handover = HandoverFolder(shared or settings.data_folder / _LEFT_FOLDER, is_shared=shared is not None)
+        self._handover = ServerHandover(shared or in_folder(settings.data_folder / _LEFT_FOLDER))
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
         self._restore = parts.restored

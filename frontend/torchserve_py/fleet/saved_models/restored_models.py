@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from torchserve_py.base.settings.table import Settings
+from torchserve_py.core.handover.left_files import in_folder
+from torchserve_py.core.handover.storage import Storage
 from torchserve_py.core.serving.serving import Restored
 from torchserve_py.fleet.saved_models.saved_models_settings import SavedModelsSettings
 
@@ -24,9 +26,16 @@ def restored(settings: Settings) -> Restored | None:
     return None if snapshot is None else Restored(snapshot.models, snapshot.not_loaded)
 
 
-def shared_handover(settings: Settings) -> Path | None:
-    """Return where the servers of a fleet leave each other their sequences in memory; None if they share no folder."""
+def shared_handover(settings: Settings) -> Storage | None:
+    """Return where the servers of a fleet leave each other their sequences in memory; None without a fleet."""
     own = settings.of(SavedModelsSettings)
-    if own.fleet_state is None or "://" in own.fleet_state:
+    if own.fleet_state is None:
         return None
-    return Path(own.fleet_state) / (own.fleet_name or "") / "handover"
+    if "://" not in own.fleet_state:
+        return in_folder(Path(own.fleet_state) / (own.fleet_name or "") / "handover", is_shared=True)
+    try:
+        from torchserve_py.fleet.saved_models.handover_in_redis import HandoverInRedis
+    except ModuleNotFoundError:
+        return None  # without it the state of the fleet cannot be read either, which ends the start
+    redis = HandoverInRedis(own.fleet_state, own.fleet_name or "")
+    return Storage(redis, redis)

@@ -1,0 +1,335 @@
+"""Sequences in memory of servers whose fleet is in Redis: each goes on at the server to which its next step comes."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.core.handover.test_interleavings import World
+from tests.core.handover.test_left_sequences import A_LIMIT
+from tests.core.handover.test_shared_folder import answer, dies, lives, looks, told, working
+from tests.core.handover.test_shared_folder_at_random import play
+from tests.redis_server import RedisServer
+
+from torchserve_py.core.handover import left_sequences, whereabouts
+from torchserve_py.core.handover.left_format import Damaged
+from torchserve_py.core.handover.storage import HAS, LOST, Place, Storage, Wanted
+from torchserve_py.core.scheduling.sequence_source import LeftSequence
+from torchserve_py.fleet.saved_models import handover_in_redis
+from torchserve_py.fleet.saved_models.handover_in_redis import HandoverInRedis
+
+SOUGHT = {"m/s": Wanted("m", "s")}
+
+Start = Callable[[], Awaitable[World]]
+
+
+@pytest.fixture
+def fleet(redis_server: RedisServer, request: pytest.FixtureRequest) -> Callable[[], HandoverInRedis]:
+    """Return what a server of a fleet has, which no other test has."""
+    return partial(HandoverInRedis, redis_server.url, str(abs(hash(request.node.nodeid))))
+
+
+def storage(*where: str) -> Storage:
+    in_redis = HandoverInRedis(*where)
+    return Storage(in_redis, in_redis)
+
+
+@pytest.fixture
+def start(fleet: Callable[[], HandoverInRedis]) -> Start:
+    """Return what starts a server with a worker."""
+
+    async def server() -> World:
+        world = World(partial(storage, *fleet.args))  # type: ignore[attr-defined]
+        await world.start_server()
+        world.add_worker()
+        return world
+
+    return server
+
+
+def keys(of: HandoverInRedis, kind: str = "") -> list[str]:
+    return [key.decode() for key in of._redis.keys(f"{of._prefix}:{kind}*")]
+
+
+def in_redis(world: World) -> HandoverInRedis:
+    assert world.handover._whereabouts is not None
+    lists = world.handover._whereabouts._lists
+    assert isinstance(lists, HandoverInRedis)
+    return lists
+
+
+async def test_a_sequence_goes_on_at_the_server_to_which_its_step_comes(start: Start) -> None:
+    servers = [await start() for _ in range(3)]
+    for step in range(1, 8):
+        here = servers[step % 3]
+        others = tuple(each for each in servers if each is not here)
+        assert await answer(here, others=others) == str(step)
+        assert await answer(here, "own", others=others) == str(step)
+    assert [len(each.names()) for each in servers] == [0, 2, 0], "it is at one of them only"
+    await asyncio.gather(*(each.left.removed() for each in servers))
+    assert not keys(in_redis(servers[0]), "left") + keys(in_redis(servers[0]), "part")
+    for each in servers:
+        await each.handover.has_left([])
+    assert not keys(in_redis(servers[0])), "nothing is left of servers that have ended"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_each_step_counts_once_at_whichever_server(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    monkeypatch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
+    for seed in range(20):
+
+        async def server(fleet: str = f"{refuses}-{seed}") -> World:
+            world = World(partial(storage, redis_server.url, fleet))
+            await world.start_server()
+            world.add_worker()
+            return world
+
+        asyncio.run(play(random.Random(seed), server, refuses=refuses))
+
+
+async def test_a_server_that_stops_leaves_its_sequences_and_what_it_could_not_leave_is_lost(start: Start) -> None:
+    first, second = await start(), await start()
+    assert [await answer(first, name) for name in ("goes", "ends", "stays")] == ["1", "1", "1"]
+    first.end("ends")
+    first.refuses["stays"] = True
+    await first.restart()
+    assert [await answer(second, name) for name in ("goes", "ends", "stays")] == ["2", "1", "sequence_lost"]
+
+
+async def test_of_servers_that_look_for_a_sequence_at_the_same_moment_one_has_it(
+    fleet: Callable[[], HandoverInRedis],
+) -> None:
+    servers = [fleet() for _ in range(8)]
+    seen = await asyncio.gather(*(asyncio.to_thread(each.look, {}, SOUGHT) for each in servers))
+    places = [each.places["m/s"] for each in seen]
+    assert sorted(each.name for each in places) == ["elsewhere"] * 7 + ["nowhere"]
+    owner = servers[places.index(Place.nowhere)]
+    assert owner.look({}, {}).wanted == [Wanted("m", "s")] * 7
+
+
+def test_a_sequence_that_was_lost_begins_anew_at_one_server(fleet: Callable[[], HandoverInRedis]) -> None:
+    first, second, third = [fleet() for _ in range(3)]
+    first.look({"m/s": LOST}, {})
+    assert [each.look({}, SOUGHT).places["m/s"] for each in (second, third)] == [Place.lost, Place.elsewhere]
+
+
+def test_what_a_server_had_that_died_is_lost_and_it_learns_so_if_it_was_frozen(
+    fleet: Callable[[], HandoverInRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/s": HAS, "m/t": HAS}, {})
+    assert second.look({}, SOUGHT).places["m/s"] is Place.elsewhere
+    first._redis.delete(f"{first._prefix}:alive:{first._me}")  # as its time limit does
+    assert second.look({}, SOUGHT).places["m/s"] is Place.lost
+    assert first.look({}, {}).usurped == ["m/s"]
+    assert second.look({}, {"m/t": Wanted("m", "t")}).places["m/t"] is Place.elsewhere, "it lives again"
+
+
+def test_a_server_lives_as_long_as_it_looks(fleet: Callable[[], HandoverInRedis]) -> None:
+    first = fleet()
+    first.look({"m/s": HAS}, {})
+    alive = f"{first._prefix}:alive:{first._me}"
+    assert 10 <= first._redis.ttl(alive) <= 11
+    first._redis.expire(alive, 5)
+    first.look({}, {})
+    assert first._redis.ttl(alive) == 5, "once a second is enough"
+    first._told_at -= 1.0
+    first.look({}, {})
+    assert first._redis.ttl(alive) > 5
+    assert all(first._redis.ttl(key) > 0 or key.endswith(":servers") for key in keys(first))
+
+
+async def test_what_others_have_begun_anew_while_a_server_was_frozen_is_given_up(start: Start) -> None:
+    first, second = await start(), await start()
+    assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
+    await looks(second)
+    dies(first)
+    lists = in_redis(first)
+    lists._redis.delete(f"{lists._prefix}:alive:{lists._me}")
+    assert await answer(second) == "sequence_lost"
+    second.submit_first("s")
+    assert await working(told(second.calls[-1][1]), second) == "1"
+    await looks(second)
+    with pytest.raises(OSError, match="take this one for dead"):
+        await first.left.write("1", "s", LeftSequence((), 60.0), 60.0, [b"2"], A_LIMIT)
+    lives(first)
+    await looks(first)
+    assert [await answer(first, "t"), await answer(first, others=(second,))] == ["2", "2"]
+    assert first.dispatcher.metrics.handover.given_up.value == 1
+
+
+async def test_servers_tell_everything_again_after_redis_has_lost_it(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = await start(), await start()
+    assert [await answer(first), await answer(second, "t")] == ["1", "1"]
+    await looks(first)
+    lists = in_redis(first)
+    lists._redis.delete(*keys(lists))
+    await asyncio.gather(looks(first), looks(second))
+    assert [await answer(second, others=(first,)), await answer(first, "t", others=(second,))] == ["2", "2"]
+    assert not caplog.records
+
+
+def test_a_redis_that_has_lost_the_last_changes_is_told_them_again(fleet: Callable[[], HandoverInRedis]) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/s": HAS}, {})
+    number = first._redis.get(f"{first._prefix}:number:{first._me}")
+    first.look({"m/s": "-", "m/t": HAS}, {})
+    first._redis.delete(f"{first._prefix}:has:{first._me}")
+    first._redis.hset(f"{first._prefix}:has:{first._me}", "m/s", HAS)  # as a replica has it that takes over
+    first._redis.set(f"{first._prefix}:number:{first._me}", number)
+    first.look({}, {})
+    sought = SOUGHT | {"m/t": Wanted("m", "t")}
+    assert [*second.look({}, sought).places.values()] == [Place.nowhere, Place.elsewhere]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_while_redis_gives_no_answer_sequences_go_on_and_one_that_two_servers_have_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, waits: bool
+) -> None:
+    with RedisServer(tmp_path) as redis_server:
+
+        async def server() -> World:
+            world = World(partial(storage, redis_server.url))
+            await world.start_server()
+            world.add_worker()
+            return world
+
+        first, second = await server(), await server()
+        assert [await answer(first), await answer(first)] == ["1", "2"]
+        await looks(first)
+        redis_server.kill()
+        assert [await answer(first), await answer(second, "new")] == ["3", "1"]
+        if not waits:
+            assert await answer(second) == "1", "it cannot be known that another server has it"
+        await looks(second, 1)
+        redis_server.start()
+        async with asyncio.timeout(A_LIMIT):
+            while not (first.handover._whereabouts and not first.handover._whereabouts._is_blind):
+                await asyncio.sleep(0.01)
+        await looks(first)
+        await looks(second)
+        if waits:
+            assert await answer(second, others=(first,)) == "4"
+        else:
+            assert "'s' is given up: another server" in caplog.text
+            assert sum(("m", "s") in each.names() for each in (first, second)) == 1
+        assert await answer(first, "new", others=(second,)) == "2"
+        await first.handover.has_left([])
+        await second.handover.has_left([])
+
+
+async def leave(of: HandoverInRedis, state: bytes = b"7", rest: float = 60.0) -> left_sequences.LeftSequences:
+    of.look({}, {})
+    left = left_sequences.ServerHandover(Storage(of, of)).of("m")
+    await left.write("1", "s", LeftSequence(("a token",), 60.0), rest, [state], A_LIMIT)
+    return left
+
+
+async def test_a_sequence_is_read_as_it_was_written_by_one_server_only(fleet: Callable[[], HandoverInRedis]) -> None:
+    first, second, state = fleet(), fleet(), bytes(range(256)) * 40_000
+    left = await leave(first, state)
+    (key,) = first.among([left._key("s"), left._key("t")])
+    content = second.take(key, "m/.taken-1")
+    assert content is not None
+    assert state in content
+    assert first.take(key, "m/.taken-2") is None
+    assert second.take("m/.taken-1", "m/.taken-1") == content, "its worker may have died meanwhile"
+    second.rename("m/.taken-1", key)
+    assert first.take(key, "m/.taken-2") == content
+    first.remove(["m/.taken-2"])
+    with pytest.raises(OSError, match="does not have it any more"):
+        first.take("m/.taken-2", "m/.taken-2")
+
+
+async def test_a_sequence_goes_when_it_was_idle_for_too_long(fleet: Callable[[], HandoverInRedis]) -> None:
+    of = fleet()
+    await leave(of, rest=20.0)
+    (key,) = keys(of, "left")
+    assert 18_000 < of._redis.pttl(key) <= 20_000
+    of.take(key.partition(":left:")[2], "m/.taken-1")
+    (key,) = keys(of, "left")
+    assert 18_000 < of._redis.pttl(key) <= 20_000, "also if the server that has taken it dies"
+
+
+async def test_a_model_that_is_no_longer_served_leaves_nothing(fleet: Callable[[], HandoverInRedis]) -> None:
+    of = fleet()
+    left = await leave(of)
+    of._redis.hset(f"{of._prefix}:left:other/s", "version", "1")
+    left.drop()
+    await left.removed()
+    assert [key.partition(":left:")[2] for key in keys(of, "left")] == ["other/s"]
+
+
+async def test_damage_says_so(fleet: Callable[[], HandoverInRedis]) -> None:
+    of = fleet()
+    left = await leave(of)
+    (key,) = keys(of, "left")
+    of._redis.hset(key, "content", b"nonsense")
+    left.has_come("1", "s")
+    with pytest.raises(Damaged):
+        await left.read("s")
+
+
+@pytest.mark.parametrize("happened", [False, True])
+async def test_a_write_of_which_nobody_knows_whether_it_was_made_does_not_count(
+    fleet: Callable[[], HandoverInRedis], monkeypatch: pytest.MonkeyPatch, happened: bool
+) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/other": HAS}, {})
+    appear = first._appear
+
+    def without_answer(*args: object) -> None:
+        if happened:
+            appear(*args)
+        raise handover_in_redis.redis.ConnectionError("connection lost")
+
+    monkeypatch.setattr(first, "_appear", without_answer)
+    with pytest.raises(OSError, match="connection lost"):
+        await leave(first)
+    key = left_sequences.ServerHandover(Storage(first, first)).of("m")._key("s")
+    assert bool(first.among([key])) is happened
+    first.look({}, {})
+    assert not first.among([key])
+    monkeypatch.setattr(first, "_appear", appear)
+    await leave(first)
+    first.look({}, {})
+    assert second.look({}, {key: Wanted("m", "s")}).places == {key: Place.left}
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+async def test_a_redis_that_drops_keys_when_its_memory_is_full_is_not_used(tmp_path: Path, policy: str) -> None:
+    with RedisServer(tmp_path, {"maxmemory": "100mb", "maxmemory-policy": policy}) as redis_server:
+        of = HandoverInRedis(redis_server.url)
+        with pytest.raises(OSError, match=f"maxmemory-policy {policy}.*Set maxmemory-policy noeviction"):
+            of.look({"m/s": HAS}, {})
+        assert not keys(of)
+
+
+async def test_a_state_for_which_redis_has_no_room_stays_where_it_is(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, {"maxmemory": "8mb"}) as redis_server:
+        of = HandoverInRedis(redis_server.url)
+        with pytest.raises(OSError, match="used memory"):
+            await leave(of, bytes(16_000_000))
+        assert not keys(of, "left") + keys(of, "part")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'["m"]', b'["m", 7]', b'{"m": 7}', b"[" * 100_000, b"\xff"])
+def test_what_another_server_asks_for_may_be_nonsense(fleet: Callable[[], HandoverInRedis], text: bytes) -> None:
+    first, second = fleet(), fleet()
+    first.look({}, {})
+    first._redis.hset(f"{first._prefix}:wanted:{first._me}", mapping={"m/s": text, "m/t": '["m", "t"]'})
+    assert second.look({}, {}).wanted == [Wanted("m", "t")]
+
+
+def test_a_hundred_thousand_sequences_are_told_at_once(fleet: Callable[[], HandoverInRedis]) -> None:
+    first, second = fleet(), fleet()
+    marks = {f"m/{number:032}": HAS for number in range(100_000)}
+    first.look(marks, {})
+    last = {f"m/{99_999:032}": Wanted("m", "last")}
+    assert second.look({}, last).places == dict.fromkeys(last, Place.elsewhere)
