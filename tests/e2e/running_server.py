@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import psutil
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from tests.e2e.server_parent import ForkedServer, server_parent
 from tests.ports import free_ports
 
 from torchserve_py.server_process import SERVER, command_of
@@ -92,7 +93,9 @@ class RunningServer:
             *("--ts-config", str(self.config), "--model-store", str(self.model_store)),
             *(("--models", *specs) if specs else ()),
         ]
-        self.process: subprocess.Popen[bytes] | None = None
+        #: Whether it is started with variables that other servers do not have.
+        self._is_special = bool(environment)
+        self.process: subprocess.Popen[bytes] | ForkedServer | None = None
 
     def started_by(self, *program: str) -> RunningServer:
         """Let a program start the server, such as `COMMAND`."""
@@ -117,6 +120,11 @@ class RunningServer:
     def launch(self) -> None:
         """Start, and wait for nothing."""
         with self.output.open("ab") as output:
+            plain = command_of(SERVER, ())
+            if self.command[: len(plain)] == plain and not self._is_special:
+                argv = self.command[len(plain) :]
+                self.process = server_parent().start(argv, self.directory, self.environment, output.fileno())
+                return
             self.process = subprocess.Popen(
                 self.command,
                 cwd=self.directory,
