@@ -23,6 +23,9 @@ from torchserve_py.client import lerobot
 CONFIG = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 100\n"
 #: Answers with chunks that name the timestep; keeps the last chunk, and says what it was told.
 POLICY = """
+import os
+import time
+
 import numpy as np
 
 
@@ -35,6 +38,8 @@ def handle(data, context):
 def act(observation, idx, context):
     told, before = observation["lerobot"], context.state.get(idx)
     print("told", told["timestep"], told["executed"], sorted(told["features"]), "deadline", flush=True)
+    while "until" in observation and not os.path.exists(observation["until"]):
+        time.sleep(0.01)
     if observation.get("asked") == "flat":
         return {"actions": np.zeros(3)}
     if observation.get("asked") == "failure":
@@ -125,6 +130,34 @@ def test_only_the_latest_observation_counts_and_none_twice(served: Any, client_m
     threading.Timer(0.2, robot.observe, (3, {})).start()
     assert robot.act()[0].timestep == 3, "it waits for an observation"
     robot.stop()
+
+
+def test_a_policy_that_was_busy_gets_the_observation_that_is_the_latest_then(
+    served: Any, client_module: Any, tmp_path: Path
+) -> None:
+    first, second = [robot_of(client_module, served[1]) for _ in range(2)]
+    second.observe(0, {})
+    second.act()
+    first.observe(0, {"until": str(tmp_path / "over")})
+    chunks, runs = [], served[0].log().count("told 0 0")
+    acting = [threading.Thread(target=lambda each=each: chunks.append(each.act())) for each in (first, second)]
+    acting[0].start()
+    eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
+    second.observe(1, {"a.pos": 0.5})
+    acting[1].start()
+    eventually(lambda: served[0].pending("policy") == 1, "the other one waits")
+    for timestep in (2, 5, 3):
+        second.observe(timestep, {"image": np.full(timestep, 1)})
+    (tmp_path / "over").touch()
+    for each in acting:
+        each.join()
+    assert [(chunk[0].timestep, chunk[0].action.tolist()) for chunk in chunks] == [(0, [0, -1]), (5, [5, 5])]
+    second.observe(7, {})
+    assert second.act()[0].action.tolist() == [7, 5]
+    told = [line.partition("told ")[2][:3] for line in served[0].log().splitlines() if "told " in line]
+    assert told[-2:] == ["5 5", "7 2"], "of the actions of the chunk before so many were executed"
+    for each in (first, second):
+        each.stop()
 
 
 def test_a_chunk_is_due_when_the_robot_has_no_action_left(served: Any, client_module: Any) -> None:

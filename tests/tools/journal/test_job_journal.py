@@ -12,6 +12,7 @@ from tests.base.metrics.records import Ended
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import Part
+from torchserve_py.core.scheduling.job import RUNNING, WAITING
 from torchserve_py.tools.journal import journal_thread as thread
 from torchserve_py.tools.journal.job_journal import JobJournal
 from torchserve_py.tools.journal.journal_files import JournalFiles
@@ -102,6 +103,20 @@ def test_what_does_not_fit_is_dropped_and_counted_with_the_rest_of_its_sequence(
     assert [(each["sequence"], each["body"]) for each in written.records()] == [("a", "1"), ("b", "4")]
     journal = written.follower.journal
     assert (journal.records, journal.dropped) == (2, 2)
+
+
+def test_of_a_call_that_gets_a_newer_body_as_it_waits_that_one_is_written(tmp_path: Path) -> None:
+    written, call = Written(tmp_path), Call((), b"older")
+    observed = written.follower.begin(call, "m", "1.0")
+    assert observed is not None
+    call.state = WAITING
+    assert call.replace_body(lambda: b"newer")
+    call.state, call.sends = RUNNING, 1
+    assert not call.replace_body(lambda: b"too late")
+    call.state = WAITING
+    assert not call.replace_body(lambda: b"for a second worker"), "the first one may have applied it"
+    observed.end(Ended(1, 2, 3, 200, id="j"), Part("j", False, 200, "", [], b"", None))
+    assert [each["body"] for each in written.records()] == ["newer"]
 
 
 def test_what_the_server_itself_asks_a_model_is_not_written(tmp_path: Path) -> None:

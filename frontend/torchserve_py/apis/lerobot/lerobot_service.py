@@ -1,12 +1,13 @@
 """LeRobot's policy server, `transport.AsyncInference`, on the gRPC inference port (``docs/live-sessions.md``).
 
 A robot sends observations as they come, and asks for chunks of actions at the same time; only its latest observation
-counts. Each robot is an episode, a sequence of the model that its setup names, and its policy gets one observation at a
-time. A chunk is due when the robot has executed the one before.
+counts, also while a step waits for a worker. Each robot is an episode, a sequence of the model that its setup names,
+and its policy gets one observation at a time. A chunk is due when the robot has executed the one before.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from grpc.aio import EOF
@@ -57,6 +58,8 @@ class _Robot:
         self.setup: Setup | None = None
         #: The timestep of the observation that the latest chunk answers, and how many actions that has.
         self.chunk: tuple[int, int] | None = None
+        #: The observation that the policy has, or will have once a worker is free.
+        self.asked: SentObservation | None = None
         self._observation: SentObservation | None = None
         self._release: Callable[[], None] = _nothing
         self._timer: asyncio.TimerHandle | None = None
@@ -65,11 +68,17 @@ class _Robot:
     def observe(self, sent: SentObservation, release: Callable[[], None]) -> None:
         """Keep an observation instead of the one before, unless there is a chunk for its timestep.
 
-        ``release`` stops counting its bytes.
+        ``release`` stops counting its bytes. Raises EndpointError: it is no map.
         """
         if not sent.must_go and self.chunk is not None and sent.timestep <= self.chunk[0]:
             release()
             return
+        if self.setup is not None and self.asked is not None and sent.timestep > self.asked.timestep:
+            make_body = partial(self.body, sent, self.setup)
+            if self.episode.replace(make_body):
+                self.asked = sent
+                release()
+                return
         self.drop()
         self._observation, self._release = sent, release
         self._timer = asyncio.get_running_loop().call_later(_KEPT, self.drop)
@@ -87,6 +96,11 @@ class _Robot:
         sent = self._observation
         self.drop()
         return sent
+
+    def body(self, sent: SentObservation, setup: Setup) -> bytes:
+        """Return what the policy gets. Raises EndpointError: the observation is no map."""
+        executed = 0 if self.chunk is None else max(0, sent.timestep - self.chunk[0])
+        return body_of(sent, setup, executed)
 
     def has_chunk(self, start: int, length: int) -> None:
         """Note the chunk for an observation, and forget another one that came while the policy worked on it.
@@ -192,10 +206,12 @@ class LeRobotService:
         }
         if robot.episode.is_new:  # the policy has no state yet, or has lost it
             robot.chunk = None
-        executed = 0 if robot.chunk is None else max(0, sent.timestep - robot.chunk[0])
         period = seconds_in("Metadata", CONTROL_PERIOD, _texts(rpc).get(CONTROL_PERIOD)) or 0.0
-        body = body_of(sent, setup, executed)
-        answer = await robot.episode.step(template, body, robot.deadline(sent, period))
+        body, robot.asked = robot.body(sent, setup), sent
+        try:
+            answer = await robot.episode.step(template, body, robot.deadline(sent, period))
+        finally:
+            sent, robot.asked = robot.asked, None
         actions = chunk_of(answer.body)
         robot.has_chunk(sent.timestep, actions[b"shape"][0])
         return Actions(data=pack_actions(sent, actions, period))

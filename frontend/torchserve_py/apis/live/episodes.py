@@ -13,6 +13,7 @@ from torchserve_py.apis.live.live_steps import StepTemplate
 from torchserve_py.apis.live.message_forms import LiveStep
 from torchserve_py.apis.live.session_ends import APPLIED, LOST
 from torchserve_py.base.causes import Cause
+from torchserve_py.core.jobs.call import Call
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import INTERNAL, EndpointError, Failure
 from torchserve_py.net.running_time import running_time
@@ -29,6 +30,8 @@ class Episode:
         self._protocol = protocol
         self._template: StepTemplate | None = None
         self._turn = asyncio.Lock()
+        #: The step that has no answer yet.
+        self._call: Call | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -70,9 +73,13 @@ class Episode:
                     self.restart()
                 raise
 
+    def replace(self, make_body: Callable[[], bytes]) -> bool:
+        """Make a newer observation for the step that waits for a worker; return whether one waits."""
+        return self._call is not None and self._call.replace_body(make_body)
+
     async def _run(self, template: StepTemplate, step: LiveStep) -> Part:
         starts, token = step.number == 1, self._token
-        call = template.submit(self.sequence_id, step, _send_nothing, starts=starts, token=token)
+        call = self._call = template.submit(self.sequence_id, step, _send_nothing, starts=starts, token=token)
         try:
             part = await call.next_usable()
             if part.more:
@@ -84,6 +91,7 @@ class Episode:
                 self._last = step.number
             raise
         finally:
+            self._call = None
             call.cancel()
         self._last = step.number
         return part

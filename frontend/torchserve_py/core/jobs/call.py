@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Sel
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Exceeded, Inputs, JobFailed, Part
-from torchserve_py.core.scheduling.job import NEW, Job
+from torchserve_py.core.scheduling.job import NEW, WAITING, Job
 from torchserve_py.core.scheduling.timing import Timing
 from ts.protocol.messages import StepHistory
 from ts.protocol.request_names import REQUEST_NAME, header_among
@@ -79,7 +79,8 @@ _NOBODY: Final = _Nobody()
 
 
 class Call(Job):
-    """One call. What the client asks does not change once it is submitted, but for what the server adds to the headers.
+    """One call. What the client asks does not change once it is submitted, but for what the server adds to the headers,
+    and for a newer body (`replace_body`).
 
     Attributes:
         headers: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win. Those
@@ -269,6 +270,13 @@ class Call(Job):
     def may_be_handed_over(self) -> bool:
         """Whether another version may run it: its client has named none, and no worker has some of its inputs."""
         return self.by_default and not (self.open_ended or self.handed_over_by is not None)
+
+    def replace_body(self, make: Callable[[], bytes]) -> bool:
+        """Make a newer body, and take it, if the call still waits for its first worker; return whether it does."""
+        if self.state is not WAITING or self.sends:
+            return False
+        self.body = make()
+        return True
 
     def begin_again(self, by: object | None) -> Self:
         """Become a job that no scheduler has seen, for another version; ``by`` does not run its sequence, if so."""

@@ -113,14 +113,13 @@ class JobJournal:
         if call.via == "server" or call.only_ask or not self._is_sampled(call):
             return None
         kept = _KeptAnswer(self._limit)
-        body, at = kept_body(call.body, self._limit), time.time()
-        request, headers = KeptRequest.of(call), call.headers
+        at, request, headers = time.time(), KeptRequest.of(call), call.headers
 
         def end(job: EndedJob, last: Part | None) -> None:
             if last is not None:
                 kept.add(last)
                 last = last._replace(body=b"")
-            outcome = KeptOutcome.of(job)
+            outcome, body = KeptOutcome.of(job), kept_body(call.body, self._limit)  # which was replaced, perhaps
             journal_thread.put(self.journal, KeptJob(at, request, body, kept.parts, kept.answer, outcome, last))
 
         return ObservedJob(headers, None, end, kept.add)
