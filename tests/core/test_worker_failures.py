@@ -11,7 +11,7 @@ import psutil
 import pytest
 import requests
 from tests.e2e import orders
-from tests.e2e.gate import Gate
+from tests.e2e.gate import WAITING, Gate
 from tests.e2e.recorder import recorder
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
@@ -35,6 +35,22 @@ class BrokenHandler:
         return ["mended"] * len(data)
 """
 
+#: Says which process has a request, and waits at the gate.
+WAITS = (
+    WAITING
+    + """
+class WaitingHandler:
+    def initialize(self, context):
+        self.directory = context.system_properties["model_dir"]
+
+    def handle(self, data, context):
+        with open(f"{self.directory}/pid", "w") as file:
+            file.write(str(os.getpid()))
+        wait_for(f"{self.directory}/gate")
+        return ["done"] * len(data)
+"""
+)
+
 
 def broken(directory: Path, name: str, failure: str, config: str = "") -> Path:
     return model_folder(directory, name, BROKEN.replace("FAILURE", failure), config)
@@ -55,6 +71,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ),
         "pair": recorder(directory, "pair", "minWorkers: 2\nmaxWorkers: 2\nmaxNumSequence: 10\n"),
         "stateless": model_folder(directory, "stateless", orders.HANDLER),
+        "two": model_folder(directory, "two", WAITS, "minWorkers: 2\nmaxWorkers: 2\n"),
         "batches": model_folder(directory, "batches", orders.HANDLER, "batchSize: 4\nmaxBatchDelay: 2000\n"),
         "impatient": model_folder(directory, "impatient", orders.HANDLER, "responseTimeout: 1\n"),
     }
@@ -191,6 +208,25 @@ def test_a_request_that_ends_two_workers_is_named_and_ends(server: RunningServer
     digest = hashlib.sha256(b"exit 3").hexdigest()[:16]
     (line,) = [line for line in server.log().splitlines() if named in line]
     assert line.endswith(f"; 6 bytes, SHA-256 {digest}…")
+
+
+def test_a_request_does_not_end_with_a_worker_that_had_not_read_it(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    """As if both workers were killed at once: the second stands still from before the request is sent to it."""
+    gate = Gate(folders["two"])
+    running = send("two", "hello")
+    gate.wait_until_reached()
+    busy = int((folders["two"] / "pid").read_text())
+    workers = {worker["pid"]: worker["id"] for worker in server.describe("two")[0]["workers"]}
+    (second,) = (psutil.Process(pid) for pid in workers if pid != busy)
+    second.suspend()
+    psutil.Process(busy).kill()
+    sent_again = f"Worker {workers[busy]} is gone; requests that it had and that run once more: 1"
+    eventually(lambda: sent_again in server.log(), "it is sent again")
+    second.kill()
+    gate.open()
+    assert running.result().text == "done"
 
 
 def test_neighbours_of_a_request_that_kills_its_worker_are_answered(

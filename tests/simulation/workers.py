@@ -250,7 +250,7 @@ class WorkerEnd:
         self.id = self.label = worker_id
         self.process = process
         self.sent_at, self.paused, self.hands_over = 0.0, False, hands_over
-        self.loss_cause = Cause.worker_died
+        self.loss_cause, self.left_unread = Cause.worker_died, False
         self.tokens = BatchTokens()
         self._dispatcher, self._frontend = dispatcher, frontend
         self._clock = running_time()

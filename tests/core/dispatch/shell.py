@@ -27,7 +27,7 @@ class FakeWorker:
         self.id = worker_id
         self.dispatcher = dispatcher
         self.sent_at = 0.0
-        self.loss_cause = Cause.worker_died
+        self.loss_cause, self.left_unread = Cause.worker_died, False
         self.ended: asyncio.Future[str] = asyncio.Future()
         self.ended.set_result("exited with code 3")
         self.batches: list[list[str]] = []

@@ -40,7 +40,7 @@ class CountingWorker:
         self.world = world
         self.dispatcher = world.shell.dispatcher
         self.sent_at, self.paused, self.hands_over = 0.0, False, True
-        self.loss_cause = Cause.worker_died
+        self.loss_cause, self.left_unread = Cause.worker_died, False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.counts: dict[str, int] = {}
         self.arriving: dict[str, bytes] = {}

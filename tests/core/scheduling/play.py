@@ -89,8 +89,8 @@ class Play:
     def worker_up(self, worker_id: str) -> list[str]:
         return self._written(self.scheduler.worker_up(worker_id, self.now))
 
-    def worker_lost(self, worker_id: str, cause: Cause = Cause.worker_died) -> list[str]:
-        return self._written(self.scheduler.worker_lost(worker_id, cause, self.now))
+    def worker_lost(self, worker_id: str, cause: Cause = Cause.worker_died, *, unread: bool = False) -> list[str]:
+        return self._written(self.scheduler.worker_lost(worker_id, cause, self.now, unread=unread))
 
     def retire(self, worker_id: str) -> list[str]:
         return self._written(self.scheduler.retire(worker_id, self.now))

@@ -50,16 +50,43 @@ def test_suspects_run_on_several_workers_each_alone():
     assert play.answer("a") == ["w1 <- c"]
 
 
-def test_nothing_is_sent_ahead_while_a_suspect_waits():
+def test_nothing_is_sent_ahead_while_a_suspect_waits_or_runs():
     play = a_batch(replace(BATCH, ahead=True))
     play.submit("e")
     play.submit("f")
     play.worker_lost("w1")
     assert play.worker_up("w1") == ["w1 <- a"]
     assert play.answer("a") == ["w1 <- b"]
-    assert play.answer("b") == ["w1 <- c", "w1 << d e f"]
-    assert play.worker_lost("w1") == ["c: worker_died"]
-    assert play.worker_up("w1") == ["w1 <- d e f"]
+    assert play.answer("b") == ["w1 <- c"]
+    assert play.answer("c") == ["w1 <- d e f"]
+    play.submit("g")
+    play.submit("h")
+    assert play.submit("i") == ["w1 << g h i"]
+
+
+def test_a_worker_that_had_not_read_a_suspect_does_not_count():
+    play = Play(replace(BATCH, batch_size=1))
+    play.submit("a")
+    play.worker_lost("w1")
+    for _ in range(3):
+        assert play.worker_up("w1") == ["w1 <- a"]
+        assert play.worker_lost("w1", unread=True) == []
+    assert play.worker_up("w1") == ["w1 <- a"]
+    assert play.worker_lost("w1") == ["a: worker_died"]
+
+
+def test_of_what_a_worker_had_only_the_latest_is_unread():
+    play = Play(CONTINUOUS)
+    play.set_workers(2)
+    play.submit("a")
+    play.submit("b")
+    play.worker_lost("w1")
+    assert play.worker_up("w1") == ["w1 <- a"]
+    assert play.at(ALONE_LIMIT).tick() == ["w1 <- b"]
+    assert play.worker_lost("w1", unread=True) == ["a: worker_died"]
+    assert play.worker_up("w1") == ["w1 <- b"]
+    play.part("b")
+    assert play.worker_lost("w1", unread=True) == ["b: worker_died"]
 
 
 @pytest.mark.parametrize("happens", ["a part was seen", "it was cancelled", "it takes inputs", "it was too slow"])

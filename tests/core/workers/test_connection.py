@@ -83,6 +83,25 @@ async def test_it_is_told_when_all_that_has_come_was_handled(
     assert [handled.get_nowait() for _ in range(handled.qsize())][-1] == 3
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_it_knows_whether_its_peer_has_read_all(ends: tuple[WorkerConnection, Peer], is_read: bool) -> None:
+    connection, peer = ends
+    connection.send(encode(["job"]))
+    if is_read:
+        assert await asyncio.get_running_loop().sock_recv(peer.sock, 65536) == frame(["job"])
+    peer.sock.close()
+    await peer.closed.get()
+    assert connection.left_unread is not is_read
+
+
+async def test_what_is_sent_to_a_peer_that_is_gone_is_unread(ends: tuple[WorkerConnection, Peer]) -> None:
+    connection, peer = ends
+    peer.sock.close()
+    connection.send(encode(["job"]))
+    await peer.closed.get()
+    assert connection.left_unread
+
+
 async def test_messages_arrive_however_they_are_cut(ends: tuple[WorkerConnection, Peer]) -> None:
     _, peer = ends
     data = frame(["one", 1]) + frame(["two", b"x" * 900]) + frame(["three"])

@@ -398,7 +398,8 @@ class Dispatcher(CallOwner):
         for job in jobs:
             if not job.ended:
                 job.lost_with(worker.ended)
-        effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now)
+        unread = worker.left_unread and lost.latest_is_small
+        effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now, unread=unread)
         lost.log()
         del self._workers[worker.id]
         self._perform(effects, now)

@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 #: How many characters of a digest name a body.
 _DIGEST: Final = 16
+#: How many bytes of a body no worker runs out of memory for.
+_SMALL: Final = 512 * 1024
 
 
 class LostRequests:
@@ -21,6 +23,11 @@ class LostRequests:
     def __init__(self, worker_id: str, jobs: Sequence[Call]) -> None:
         self._worker_id = worker_id
         self._jobs = [job for job in jobs if job.state is not CANCELLED and not job.asks_after]
+
+    @property
+    def latest_is_small(self) -> bool:
+        """Whether the job that the worker was sent last cannot have killed it while it read the job."""
+        return bool(self._jobs) and sum(map(len, _pieces(self._jobs[-1].body))) <= _SMALL
 
     def log(self) -> None:
         """Name the jobs that have been with `MOST_RUNS` workers that died, and count those that run once more."""

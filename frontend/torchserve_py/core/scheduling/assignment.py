@@ -135,8 +135,8 @@ class Assignment:
     def _send_alone(self, lane: Lane[Any], now: float) -> bool:
         """Send one of the jobs that share no batch to a worker of the lane; return whether there was one to send.
 
-        Where jobs join others, none joins a suspect before its answer begins, or `ALONE_LIMIT` is over: if it killed
-        its last worker, it most likely kills this one before.
+        Nothing is sent ahead behind a suspect. Where jobs join others, none joins it before its answer begins, or
+        `ALONE_LIMIT` is over: if it killed its last worker, it most likely kills this one before.
         """
         for job in self.shared.alone.values():
             source = self.source_of(job)
@@ -146,9 +146,11 @@ class Assignment:
             if not (jobs := items.take(1, item)):
                 continue
             del self.shared.alone[job.id]
-            worker, may_be_joined = self.admission.choose(lane.free), job.unbatched and not job.is_suspect
+            worker, is_suspect = self.admission.choose(lane.free), job.is_suspect
             self._send(worker, jobs, now)
-            if not may_be_joined and isinstance(self.admission, WhileBelow):
+            if is_suspect:
+                lane.busy.pop(worker.id, None)  # nothing is sent ahead behind it
+            if (is_suspect or not job.unbatched) and isinstance(self.admission, WhileBelow):
                 worker.alone, worker.alone_until, worker.is_shut = job, now + ALONE_LIMIT, True
                 self.shared.deadlines.start_timer(worker, now)
                 self.close_places(worker)

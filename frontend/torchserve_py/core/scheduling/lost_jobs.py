@@ -2,12 +2,13 @@
 
 A job that was with a worker that died is a suspect: it may be what killed the worker, or it only shared the worker with
 what did. A suspect runs again, alone, so that it can harm no other job, and no job waits for its answer because of
-another one. A job that was with two workers that died does not run a third time.
+another one. A job that was with two workers that died does not run a third time; a worker that had not read it does
+not count.
 """
 
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.scheduling.job import CANCELLED, JOB_TRANSITIONS, STREAMING, Job
-from torchserve_py.core.scheduling.lane import SharedState
+from torchserve_py.core.scheduling.job import CANCELLED, JOB_TRANSITIONS, RUNNING, STREAMING, Job
+from torchserve_py.core.scheduling.lane import SharedState, WorkerLoad
 
 #: How many workers a job is sent to, to run there, while each of them dies.
 MOST_RUNS = 2
@@ -16,6 +17,16 @@ MOST_SENDS = 2 * MOST_RUNS
 
 #: Seconds within which a worker must be found that can tell what has become of a job.
 OUTCOME_LIMIT = 30.0
+
+
+def spare_unread(worker: WorkerLoad) -> None:
+    """Do not count that a suspect was sent to a worker that was lost before it has read it: others have ended that.
+
+    It is what the worker was sent last: nothing is sent ahead behind a suspect.
+    """
+    latest = next(reversed(worker.in_flight.values()), None)
+    if latest is not None and latest.was_sent_before and latest.state is RUNNING:
+        latest.sends -= 1
 
 
 def lose_stored(shared: SharedState, job: Job, cause: Cause, now: float) -> None:

@@ -15,7 +15,7 @@ from torchserve_py.core.scheduling.effects import Cancel, Effects, Finish
 from torchserve_py.core.scheduling.fifo import Fifo
 from torchserve_py.core.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.core.scheduling.lane import Lane, SharedState, WorkerLoad
-from torchserve_py.core.scheduling.lost_jobs import lose_stateless, lose_stored
+from torchserve_py.core.scheduling.lost_jobs import lose_stateless, lose_stored, spare_unread
 from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.overload import Overload
 from torchserve_py.core.scheduling.policy import Policy
@@ -195,12 +195,17 @@ class Scheduler:
         self._assignment.add(worker, now)
         return self._conclude(now)
 
-    def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:
-        """A worker is gone with its jobs in flight, and with the state of its sequences unless that is stored."""
+    def worker_lost(self, worker_id: str, cause: Cause, now: float, *, unread: bool = False) -> Effects:
+        """A worker is gone with its jobs in flight, and with the state of its sequences unless that is stored.
+
+        ``unread``: it has not read the jobs that it was sent last, unless something was sent ahead behind them.
+        """
         self._catch_up(now)
         worker = self._worker(worker_id)
         self._assignment.take_back(worker, now)
         self._assignment.remove(worker)
+        if unread:
+            spare_unread(worker)
         self._lose_jobs(worker, cause, now)
         if self._sequences is not None:
             self._sequences.worker_lost(worker, now)

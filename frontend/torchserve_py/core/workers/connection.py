@@ -69,6 +69,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self.peer_pid: int | None = None
         #: What is known of the peer's certificate; None on a Unix socket.
         self.tls: ssl.SSLObject | None = None
+        #: Whether the peer is gone, and had not read all that was sent; False where the system does not tell it.
+        self.left_unread = False
         self._transport: asyncio.Transport | None = None
         self._error = ""
         #: Whether its owner wants nothing at present; whether messages are here that have to wait for the next turn.
@@ -183,6 +185,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # A Unix socket is reset by the end of a process that has left something unread, a network's by more than that.
+        self.left_unread = self.tls is None and isinstance(exc, (ConnectionResetError, BrokenPipeError))
         reason = str(exc) if exc else "closed the connection"
         if self._behind:
             self._lost = reason

@@ -128,6 +128,8 @@ class Worker:
         self._clock = running_time()
         #: When the latest batch was sent, by that clock.
         self.sent_at = 0.0
+        #: When anything else was sent, batches ahead apart.
+        self._told_at = 0.0
         self.gpu_index = launch.gpu_index
         #: How many bytes of each of its GPUs it may take; None: there is no limit.
         self.gpu_room: int | None = None
@@ -156,10 +158,10 @@ class Worker:
         self._startup = Startup(label, self._ranks.count, self.ended)
         #: Whether nothing is received from it, because its readers are slow.
         self.paused = False
-        self._questions = Questions(self._ranks.send_request, self.ended)
+        self._questions = Questions(self._tell, self.ended)
         self._watchdog = Watchdog(self, self._ranks, limits, events, independent=load["asynchronous"])
         #: Those of other models that its model makes, if it may make some.
-        self._calls = None if call_model is None else WorkerCalls(call_model, self._ranks.send_request)
+        self._calls = None if call_model is None else WorkerCalls(call_model, self._tell)
         #: Take the pieces of what it was asked to give, by the numbers of the moves; see `core.handover`.
         self.relays: dict[int, Callable[[bytes], None]] = {}
         self._kill_reason = ""
@@ -240,6 +242,20 @@ class Worker:
 
     # Work, called by the dispatcher.
 
+    @property
+    def left_unread(self) -> bool:
+        """Whether it is gone, and has not read the batch that it was sent last; False if that is not known.
+
+        Nothing may have been sent ahead behind that batch.
+        """
+        is_reset = self._jobs is not None and self._jobs.left_unread
+        return is_reset and self._ranks.count == 1 and self._told_at < self.sent_at
+
+    def _tell(self, buffers: list[Buffer]) -> None:
+        """Send what is no batch."""
+        self._told_at = self._clock.now()
+        self._ranks.send_request(buffers)
+
     def send(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None) -> None:
         """Send a batch as `encode_batch` encodes it."""
         self._ranks.send_request(encode_batch(jobs, moment_of))
@@ -267,12 +283,13 @@ class Worker:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""
+        self._told_at = self._clock.now()
         self._ranks.cancel(encode([messages.CANCEL, list(job_ids)]))
 
     def send_input(self, job_id: str, given: Input) -> None:
         """Send a further input of a job that it has."""
         more, body = given
-        self._ranks.send_request(encode([messages.INPUT, job_id, more, body]))
+        self._tell(encode([messages.INPUT, job_id, more, body]))
 
     async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
         """Return the answer to a question; None if there is none within ``limit`` seconds."""
@@ -285,11 +302,11 @@ class Worker:
 
     def send_state(self, sequence_id: str, piece: Buffer) -> None:
         """Send a piece of a sequence that another worker gives, or another server has left."""
-        self._ranks.send_request(encode([messages.STATE, sequence_id, piece], large=True))
+        self._tell(encode([messages.STATE, sequence_id, piece], large=True))
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         """Tell the handler that a sequence is over since that moment (`ts.protocol.boot_clock`)."""
-        self._ranks.send_request(encode([messages.END_SEQUENCE, [EndedSequence(sequence_id, reason, moment)]]))
+        self._tell(encode([messages.END_SEQUENCE, [EndedSequence(sequence_id, reason, moment)]]))
 
     def pause(self) -> None:
         """Take no results for now, so that the worker is slowed down to the pace of its readers."""
