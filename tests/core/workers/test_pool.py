@@ -318,6 +318,23 @@ async def test_a_worker_whose_successor_goes_meanwhile_takes_sequences_again() -
     assert await pool.pool.stop(60) == []
 
 
+async def test_two_renewals_of_a_worker_at_once_start_one_successor() -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(1)
+    moved = pool.dispatcher.vacated["1"] = asyncio.get_running_loop().create_future()
+    renewals = [asyncio.create_task(pool.pool.renew("1")) for _ in range(2)]
+    async with asyncio.timeout(60):
+        while "2" not in pool.dispatcher.up:
+            await asyncio.sleep(0)
+        renewals.append(asyncio.create_task(pool.pool.renew("1")))
+        await asyncio.sleep(0)
+        moved.set_result("")
+        await asyncio.gather(*renewals)
+        await pool.pool.renew("1")  # it is gone
+    assert [supervisor.id for supervisor in pool.pool.supervisors] == ["2"]
+    assert await pool.pool.stop(60) == []
+
+
 async def test_a_worker_that_the_load_no_longer_needs_goes_once_its_sequences_have_moved() -> None:
     pool = Pool(renew_to_scale=False)
     await pool.scale(2)

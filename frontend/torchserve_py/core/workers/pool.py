@@ -56,6 +56,8 @@ class WorkerPool:
         self.take_room: TakeRoom | None = None
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
+        #: The renewals under way, by the ids of the places.
+        self._renewals: dict[str, asyncio.Task[WorkerFailed | None]] = {}
         #: Workers that are up and get no work before `resume`; None while all workers get work.
         self._held: list[Worker] | None = None
         self._requests_wait = False  # for a worker that is to come, though there is to be none now
@@ -130,19 +132,24 @@ class WorkerPool:
         """Put another worker in a place, if it is still there, see `Supervisor.renew`.
 
         A worker whose sequences can move goes only once its successor is ready and they have moved. Otherwise it stays.
+        If the place is being renewed already, this waits for that.
 
         Raises WorkerFailed: the other worker did not get ready, or sequences cannot move.
         """
-        for supervisor in self._trying:
-            if supervisor.id != worker_id:
-                continue
-            worker = supervisor.worker
-            if worker is not None and self.events.hands_over(worker):
-                failure = await self._succeed(supervisor, worker)
-            else:
-                failure = await supervisor.renew(self.stop_limit)
-            if failure is not None:
-                raise failure
+        if (renewal := self._renewals.get(worker_id)) is None:
+            renewal = self._renewals[worker_id] = in_background(self._renew(worker_id), f"renewing worker {worker_id}")
+            renewal.add_done_callback(lambda _: self._renewals.pop(worker_id))
+        if (failure := await asyncio.shield(renewal)) is not None:
+            raise failure
+
+    async def _renew(self, worker_id: str) -> WorkerFailed | None:
+        supervisor = next((each for each in self._trying if each.id == worker_id), None)
+        if supervisor is None:
+            return None
+        worker = supervisor.worker
+        if worker is not None and self.events.hands_over(worker):
+            return await self._succeed(supervisor, worker)
+        return await supervisor.renew(self.stop_limit)
 
     async def _succeed(self, leaving: Supervisor, worker: Worker) -> WorkerFailed | None:
         """Start a worker in a place beside one that is to leave, which goes if all its sequences can move; or why not.
