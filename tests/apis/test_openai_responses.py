@@ -198,6 +198,8 @@ def test_a_turn_that_is_sent_again_counts_once(client: openai.OpenAI) -> None:
         with pytest.raises(openai.ConflictError) as differs:
             create(client, input="other", extra_headers=name)
         assert differs.value.code == "step_differs"
+        if "Idempotency-Key" in name:
+            assert differs.value.body["message"] == "The Idempotency-Key 'r2' was used with another request."
         assert client.responses.retrieve(begun[0].id) == begun[0]
     first = create(client, input="a")
     for name in ("further", "fork"):

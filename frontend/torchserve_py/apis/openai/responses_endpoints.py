@@ -21,7 +21,7 @@ from torchserve_py.apis.openai import owned_ids
 from torchserve_py.apis.openai.background_runs import BackgroundResponse, StepRefused, runs_of
 from torchserve_py.apis.openai.openai_endpoints import OPENAI_ERROR, OpenAIEndpoints
 from torchserve_py.apis.openai.owned_ids import CONVERSATION, RESPONSE
-from torchserve_py.apis.openai.responses_dialect import DIALECT, PREVIOUS, bad_field, no_previous
+from torchserve_py.apis.openai.responses_dialect import DIALECT, IDEMPOTENCY, PREVIOUS, bad_field, no_previous
 from torchserve_py.apis.openai.responses_socket import ResponsesSocket
 from torchserve_py.apis.openai.sequence_turns import SequenceTurns
 from torchserve_py.apis.openai.turn_call import TurnCall
@@ -43,8 +43,6 @@ from ts.apis.openai.openai_calls import CALL_HEADER, OPENAI, SEQUENCE_PREFIX, Re
 from ts.protocol.media_types import JSON
 from ts.protocol.messages import REQUEST_ID
 
-#: The header by which OpenAI's clients name a request that they may send again.
-_IDEMPOTENCY: Final = "Idempotency-Key"
 _REFERENCE: Final = "item_reference"
 #: What a handler sees as the path of a new response.
 _COMPLETIONS: Final = "v1/chat/completions"
@@ -473,7 +471,7 @@ def _name_of(request: Request) -> str | None:
     """Return the name of a request that its client may send again, if it has one; a handshake names no turn."""
     if request.upgrades:
         return None
-    return request.headers.get(REQUEST_ID) or request.headers.get(_IDEMPOTENCY) or None
+    return request.headers.get(REQUEST_ID) or request.headers.get(IDEMPOTENCY) or None
 
 
 def _claim_of(request: Request, sequence: str, *, is_new: bool) -> StepClaim:
