@@ -217,7 +217,7 @@ def test_metadata_and_health(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "message", "cause"),
     [
-        (body(1, parameters={"fail": 418}), 418, "as you wish", "handler_error"),
+        (body(1, parameters={"fail": 418}), 418, "as you wish", "invalid_request"),
         (body(1, parameters={"bug": True}), 500, "builtins.ZeroDivisionError: division by zero", "handler_error"),
         (
             {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": ["a"]}]},

@@ -18,12 +18,12 @@ from torchserve_py.net.request_budget import NoRoomError
 
 #: The header of an answer with the cause of a failure.
 CAUSE_HEADER: Final = "ts-error-cause"
-#: The cause of a failure that a client has made: its request does not fit the model.
+#: The cause of a failure that a client has made: its request does not fit the model, or the handler refuses it.
 INVALID_REQUEST: Final = "invalid_request"
 #: The cause of a failure that asks for something that is not there, or is not the key's.
 NOT_FOUND: Final = "not_found"
-#: The cause of a failure by the type of its error, where the model has not failed.
-_CLIENTS_MISTAKES: Final = {"BadRequestException": INVALID_REQUEST, "NotFound": NOT_FOUND}
+#: The type of the error of a request for something that is not there.
+_NOT_THERE: Final = "NotFound"
 INTERNAL: Final = "InternalServerException"
 #: The type of a failure whose key is missing or is not one of those that the server has made.
 INVALID_KEY: Final = "InvalidKeyException"
@@ -184,6 +184,11 @@ def _of_body(error: BodyError) -> Failure:
     return unreadable_request(400, f"The request body could not be read. {error}")
 
 
+def is_clients_mistake(status: int) -> bool:
+    """Return whether a handler that fails with this status says that the request is wrong."""
+    return 400 <= status < 500
+
+
 def handler_failure(
     status: int,
     message: str,
@@ -193,10 +198,11 @@ def handler_failure(
 ) -> Failure:
     """Return the failure for a row whose handler raised an exception or set an error status; ``kind`` is its type.
 
-    A request that does not fit what the model takes, or is for something that is not there, is the client's mistake,
-    and no error of the handler.
+    A status below 500 says that the client has made a mistake, and is no error of the handler.
     """
-    cause = _CLIENTS_MISTAKES.get(kind, HANDLER_ERROR)
+    cause = INVALID_REQUEST if is_clients_mistake(status) else HANDLER_ERROR
+    if kind == _NOT_THERE:
+        cause = NOT_FOUND
     return Failure(status, kind or INTERNAL, message, cause, details=details, more_headers=headers)
 
 

@@ -163,7 +163,8 @@ async def test_jobs_that_end_without_an_answer(serving, why, code):
 async def test_errors_of_the_model(serving, status, code):
     serving.registry.model.behave = lambda call: call.part(status=status, error="as it was told")
     error = await failure(stub(serving).ModelInfer(infer_request()))
-    assert (error.code(), error.details(), cause(error)) == (code, "as it was told", "handler_error")
+    told = "invalid_request" if status < 500 else "handler_error"
+    assert (error.code(), error.details(), cause(error)) == (code, "as it was told", told)
 
 
 async def test_a_timeout_is_how_long_a_request_may_wait(start):

@@ -104,7 +104,7 @@ async def test_a_failure_ends_the_call(start):
     with pytest.raises(grpc.aio.AioRpcError, match="as it was told") as failed:
         await call.read()
     assert failed.value.code() is StatusCode.INVALID_ARGUMENT
-    assert dict(failed.value.trailing_metadata() or ())["ts-error-cause"] == "handler_error"
+    assert dict(failed.value.trailing_metadata() or ())["ts-error-cause"] == "invalid_request"
 
 
 async def test_a_failure_comes_after_what_was_asked_before(start):

@@ -212,7 +212,8 @@ async def test_errors_of_handlers(serving, status, code):
     error = await failure(serving.inference.Predictions(request(data=b"")))
     assert error.code() is code
     assert error.details() == "Prediction failed\norg.pytorch.serve.http.InternalServerException"
-    assert dict(error.trailing_metadata())["ts-error-cause"] == "handler_error"
+    told = "invalid_request" if 400 <= status < 500 else "handler_error"
+    assert dict(error.trailing_metadata())["ts-error-cause"] == told
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,10 @@ async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenEndpoi
     assert answer.json()["message"] == "Error executing first: Model not found: noop"
 
 
-async def test_what_the_start_node_cannot_read_is_the_clients_mistake(serving: OpenEndpoints) -> None:
+@pytest.mark.parametrize("reason", ["BadRequestException", ""])
+async def test_what_the_start_node_cannot_read_is_the_clients_mistake(serving: OpenEndpoints, reason: str) -> None:
     model = serving.registry.model
-    model.behave = lambda call: call.part(status=415, reason="BadRequestException", error="send UTF-8")
+    model.behave = lambda call: call.part(status=415, reason=reason, error="send UTF-8")
     answer = await serving.request("POST", "/wfpredict/w", data=b"x")
     assert (answer.status, answer.json()["message"]) == (415, "Error executing first: send UTF-8")
     assert answer.headers["ts-error-cause"] == "invalid_request"

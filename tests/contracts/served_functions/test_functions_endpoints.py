@@ -100,7 +100,8 @@ async def test_a_missing_key_is_a_problem(start: Start) -> None:
             "",
             (500, "handler_error", "The model's code has raised an exception; its log says which."),
         ),
-        (404, "no such user", "", (404, "handler_error", "no such user")),
+        (404, "no such user", "", (404, "invalid_request", "no such user")),
+        (400, "no such day", "", (400, "invalid_request", "no such day")),
         (598, "odd", "", (598, "handler_error", "odd")),
     ],
 )

@@ -23,11 +23,11 @@ from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.client_call import HttpCall, HttpDialect
+from torchserve_py.endpoints.failures import is_clients_mistake
 from torchserve_py.endpoints.responses import Responses
 from torchserve_py.endpoints.time_limits import seconds_left
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
-from ts.jobs.errors import BAD_REQUEST
 from ts.protocol.media_types import JSON
 
 logger = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ async def _parts(node: RunnableNode, serving: Serving, given: Call) -> AsyncGene
         while more:
             part = await call.next()
             if part.error is not None:
-                is_clients = part.reason == BAD_REQUEST and isinstance(given, WorkflowCall)
+                is_clients = is_clients_mistake(part.status) and isinstance(given, WorkflowCall)
                 raise NodeFailed(node.node.name, node.model_name, part.error, None, part if is_clients else None)
             if part.status >= 400:
                 text = bytes(part.body[:200]).decode("utf-8", "replace")

@@ -20,6 +20,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 _NO_MORE_THAN_THE_STATUS: Final = "about:blank"
 #: What a worker reports of a handler that raised an exception, where users are not to see which.
 _RAISED: Final = (503, "Prediction failed", HANDLER_ERROR)
+#: What it reports of values that do not fit the signature; a status that the function sets stays as it is.
+_UNFIT: Final = (400, "BadRequestException", INVALID_REQUEST)
 _WRONG_METHOD: Final = "MethodNotAllowedException"
 
 
@@ -33,7 +35,7 @@ class ProblemDialect(TorchServeDialect):
 
     def refusal(self, error: Exception) -> Failure:
         failure = failure_of(error)
-        if failure.status == 400 and failure.cause == INVALID_REQUEST:
+        if (failure.status, failure.type, failure.cause) == _UNFIT:
             return failure._replace(status=422)
         if (failure.status, failure.message, failure.cause) == _RAISED:  # nothing that a later attempt would help
             return failure._replace(status=500, message="The model's code has raised an exception; its log says which.")
