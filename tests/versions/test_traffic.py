@@ -150,7 +150,7 @@ def test_a_server_starts_with_weights(tmp_path: Path) -> None:
     models = {"said": {"1": {"trafficWeight": 90}, "2": {"trafficWeight": 10}}}
     with RunningServer({"said": version(tmp_path, "1")}, {"models": json.dumps(models)}) as server:
         server.wait_ready()
-        assert traffic(server).json()["weights"] == {"1": 90}
+        assert traffic(server).json()["weights"] == {"1": 100}
         register(server, version(tmp_path, "2"))
         assert traffic(server).json()["weights"] == {"1": 90, "2": 10}
 

@@ -17,6 +17,7 @@ from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.contracts.served_functions.request_examples import declared_example, declared_request
 from torchserve_py.core.serving.errors import ModelError
 from torchserve_py.core.serving.serving import ServedConfig, ServedModel, WorkerStatus
+from torchserve_py.core.serving.weights import shared_out
 from torchserve_py.endpoints.failures import EndpointError
 from torchserve_py.endpoints.responses import ALREADY_SENT, EVENTS_TYPE, AlreadySent, Answer, json_answer
 from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Route
@@ -207,7 +208,7 @@ class LiveViews(Endpoints):
             "deadlines": None if activity.deadlines is None else activity.deadlines._asdict(),
             "minute": self._sampler.minutes.get(model.id),
             "journal": _journal_of(model),
-            "traffic": {"weights": dict(self.serving.weights(model.name)), **self._traffic.about(model.name)},
+            "traffic": {"weights": shared_out(self.serving.weights(model.name)), **self._traffic.about(model.name)},
         }
 
     async def _log(self, values: PathValues) -> AsyncGenerator[Event, None]:

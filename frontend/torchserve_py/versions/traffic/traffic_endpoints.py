@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from torchserve_py.base.settings.schemas.values import json_object
+from torchserve_py.core.serving.weights import shared_out
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.management.management_endpoints import FORCE
@@ -86,4 +87,5 @@ class TrafficEndpoints(Endpoints):
 
     def _about(self, name: str) -> dict[str, Any]:
         default = self.serving.get(name).version
-        return {"default": default, "weights": dict(self.serving.weights(name)), **self._canaries.about(name)}
+        weights = shared_out(self.serving.weights(name))  # a version alone may have kept less than 100 of the settings
+        return {"default": default, "weights": weights, **self._canaries.about(name)}
