@@ -11,8 +11,12 @@ from torchserve_py.base.settings.resolution import Resolution, SettingsError
 from torchserve_py.base.settings.schemas.versions import VersionSettings
 from torchserve_py.base.settings.server_settings import server_settings, sources
 from torchserve_py.base.settings.table import JVM_KEYS
+from torchserve_py.base.settings.value_kinds import DIRECTORY, PATH
 from torchserve_py.endpoints.binding import HTTP_ADDRESSES
 from torchserve_py.tools.operator_tools.print_config import report
+
+
+FLAGS = ("--model-store", "store")
 
 
 @pytest.fixture
@@ -328,6 +332,28 @@ def test_variables_in_values_are_replaced_before_anything_else(home):
 
 def test_a_malformed_file_names_its_line(home):
     assert configure(home, "a=1\nb=\\uzz").errors[0].startswith("Invalid configuration: config.properties:2: ")
+
+
+@pytest.mark.parametrize("text", ["n" * 256, "é" * 128, "/".join(["folder"] * 600), "a\\u0000b"])
+def test_a_path_that_no_system_takes_is_refused(home, text):
+    paths = [name for name, source in sources().items() if source.in_file and source.kind in (PATH, DIRECTORY)]
+    for name in (*paths, "fleet_state"):
+        (error,) = configure(home, f"{name}={text}\n", argv=[] if name == "model_store" else FLAGS).errors
+        assert error.startswith(f"Invalid configuration: config.properties:1: {name} = ")
+        assert error.endswith(f", it must be {sources()[name].kind.words}")
+
+
+def test_a_flag_or_variable_with_a_name_that_no_system_takes_names_nothing(home):
+    long = "n" * 256
+    for flag in ("--model-store", "--workflow-store", "--ts-config", "--log-config"):
+        argv = [*([] if flag == "--model-store" else FLAGS), flag, long]
+        (error,) = configure(home, argv=argv).errors
+        assert error.endswith(f"not found: {long}")
+    (error,) = configure(home, environ={"TEMP": long}).errors
+    assert error.startswith("Invalid temp directory: ")
+    for variable in ("LOG_LOCATION", "METRICS_LOCATION"):
+        (error,) = configure(home, environ={variable: long}).errors
+        assert "each name in it 255" in error
 
 
 # Keys

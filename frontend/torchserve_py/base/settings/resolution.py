@@ -26,6 +26,7 @@ from torchserve_py.base.settings.table import (
     Effective,
     Settings,
 )
+from torchserve_py.base.settings.value_kinds import is_directory, is_file
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.plugins import settings_sections
 
@@ -99,7 +100,7 @@ class Resolution:
             if not (self._cwd / _DEFAULT_FILE).is_file():
                 return
             named = _DEFAULT_FILE
-        if not (self._cwd / named).is_file():
+        if not is_file(self._cwd / named):
             self.errors.append(f"--ts-config file not found: {named}")
             return
         self._file = named
@@ -184,7 +185,7 @@ class Resolution:
             ("--log-config", self._flags.log_config),
             ("--cpp-log-config", self._flags.cpp_log_config),
         ):
-            if value is not None and not (self._cwd / value).is_file():
+            if value is not None and not is_file(self._cwd / value):
                 self.errors.append(f"{flag} file not found: {value}")
 
     def _check_environment(self) -> None:
@@ -261,14 +262,14 @@ class Resolution:
         origin = f"environment variable {variable}"
         if (word := sources()[name].env_word) is not None:
             return _Given(text == word, origin, "")
-        if name == "temp_dir" and not (self._cwd / text).is_dir():
+        if name == "temp_dir" and not is_directory(self._cwd / text):
             self._problems[name].append(f"Invalid temp directory: {text}, please check TEMP environment variable.")
             return None
         return _Given(text, origin, f"{origin} = {_quoted(name, text)}")
 
     def _from_flag(self, name: str, flag: str) -> _Given | None:
         value = getattr(self._flags, name)
-        if sources()[name].must_exist and not (self._cwd / value).is_dir():
+        if sources()[name].must_exist and not is_directory(self._cwd / value):
             self._problems[name].append(f"{flag} directory not found: {value}")
             return None
         text = value if isinstance(value, str) else " ".join(value)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.base.settings.addresses import Address, bare_host, parse_address
 from torchserve_py.base.settings.log_config import is_log4j, read_log_config
@@ -37,23 +37,53 @@ def _port(text: str) -> Any:
     return _PORT.from_text(text if local is None else local[1])
 
 
+#: The longest name of a file or a directory, and the longest path, that the usual file systems take (bytes).
+_MOST_OF_NAME: Final = 255
+_MOST_OF_PATH: Final = 4095
+
+
 def _path(text: str, base: Path) -> Path:
     if not text.strip():
         raise ValueError
-    return Path(os.path.normpath(base / text.strip()))
+    return checked_path(Path(os.path.normpath(base / text.strip())))
+
+
+def checked_path(path: Path) -> Path:
+    """Return the path. Raises ValueError: no file system takes it."""
+    if "\0" in str(path):
+        raise ValueError("no path has a NUL character")
+    if len(os.fsencode(path)) > _MOST_OF_PATH or any(len(os.fsencode(name)) > _MOST_OF_NAME for name in path.parts):
+        raise ValueError(f"a path has at most {_MOST_OF_PATH} bytes, and each name in it {_MOST_OF_NAME}")
+    return path
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; no path that the system refuses names one."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether there is a directory; no path that the system refuses names one."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def existing_file(text: str, base: Path) -> Path:
     """Return the path of a file. Raises ValueError: there is none."""
     path = _path(text, base)
-    if not path.is_file():
+    if not is_file(path):
         raise ValueError("no such file")
     return path
 
 
 def _existing_directory(text: str, base: Path) -> Path:
     path = _path(text, base)
-    if not path.is_dir():
+    if not is_directory(path):
         raise ValueError("no such directory")
     return path
 

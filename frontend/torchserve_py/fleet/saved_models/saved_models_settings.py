@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from torchserve_py.base.settings.schemas.values import Parsed
 from torchserve_py.base.settings.table import DEFAULT_ORIGIN, Effective, Number, SettingsSection, Source, setting
+from torchserve_py.base.settings.value_kinds import checked_path
 from torchserve_py.fleet.saved_models.snapshot_file import Snapshot, parse_snapshot
 from torchserve_py.sequences.redis.redis_url import redis_url_problem
 
@@ -18,7 +19,7 @@ def _place(text: str, base: Path) -> str:
     if not text:
         raise ValueError
     if "://" not in text:
-        return str(base / text)
+        return str(checked_path(base / text))
     if problem := redis_url_problem(text):
         raise ValueError(f"it {problem}")
     return text
