@@ -15,7 +15,6 @@ from torchserve_py.base.settings.value_kinds import DIRECTORY, PATH
 from torchserve_py.endpoints.binding import HTTP_ADDRESSES
 from torchserve_py.tools.operator_tools.print_config import report
 
-
 FLAGS = ("--model-store", "store")
 
 
