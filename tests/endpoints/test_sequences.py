@@ -18,6 +18,8 @@ ID = "ts_request_sequence_id"
 START = "ts_request_sequence_start"
 END = "ts_request_sequence_end"
 STEP = "ts_request_step"
+TOKEN = "ts_request_sequence_token"
+REQUEST = "ts_request_id"
 GENERATED = re.compile(r"ts-seq-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -36,6 +38,15 @@ async def test_the_clients_id_names_the_sequence_and_comes_back(stateful):
     assert (call.sequence_id, call.starts_sequence, call.ends_sequence) == ("seq_0", False, False)
     assert answer.headers[ID] == "seq_0"
     assert START not in call.header_dict
+
+
+@pytest.mark.parametrize("path", ["/predictions/stateful", "/v2/models/stateful/infer"])
+@pytest.mark.parametrize(("name", "values"), [(START, ("true", "false")), (STEP, "12"), (TOKEN, "ab"), (REQUEST, "ab")])
+async def test_a_request_that_says_two_things_of_its_step_is_refused(stateful, path, name, values):
+    refused = await post(stateful, [(ID, "one"), *[(name, value) for value in values]], path)
+    told = f"Header {name} is given more than once, as {values[0]!r} and {values[1]!r}; give it one value."
+    assert (refused.status, told in refused.body.decode()) == (400, True)
+    assert (await post(stateful, [(ID, "one"), (name, values[0]), (name, values[0])])).status == 200
 
 
 @pytest.mark.parametrize("path", ["/predictions/stateful", "/v2/models/stateful/infer"])

@@ -45,6 +45,8 @@ class StepClaim(NamedTuple):
 
 
 NO_CLAIM: Final = StepClaim(None, None, None)
+#: The headers that a claim is read from.
+CLAIM_NAMES: Final = (REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)
 
 
 def claim_of(sent: Mapping[str, str]) -> StepClaim:
@@ -64,10 +66,9 @@ class SequenceHeaders:
         #: For what a new id is made up each time; all others say the same in each step of a sequence.
         self._made_up = frozenset((b"", self._asks_for_new.encode()))
         self._of_id = lru_cache(maxsize=_KEPT_IDS)(self._read_id)
-        #: What says more than the id, as the parser has it.
-        self._says_more = frozenset(
-            name.lower().encode() for name in (self._start, self.end_name, REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)
-        )
+        #: The headers that say more than the id; the same as the parser has them.
+        self.more_names = (self._start, self.end_name, *CLAIM_NAMES)
+        self._says_more = frozenset(name.lower().encode() for name in self.more_names)
 
     def of(self, sent: Mapping[str, str]) -> SequenceRequest:
         """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `of_values`."""
@@ -76,7 +77,7 @@ class SequenceHeaders:
                 named = sent.raw.get(self._id_key, b"")
                 return self._read_id(named) if named in self._made_up else self._of_id(named)
         elif isinstance(sent, RepeatedHeaders):
-            check_once(self.id_name, sent.values_of(self.id_name))
+            check_headers_once(sent, (self.id_name, *self.more_names))
         return self.of_values(
             sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), claim_of(sent)
         )
@@ -177,11 +178,18 @@ def _step_number(text: str) -> int:
     return int(text)
 
 
+def check_headers_once(sent: Mapping[str, str], names: Iterable[str]) -> None:
+    """Check that headers of a request that have these names say one thing each, as `check_once` does."""
+    if isinstance(sent, RepeatedHeaders):
+        for name in names:
+            check_once(name, sent.values_of(name))
+
+
 def check_once(name: str, values: Iterable[str | bytes]) -> None:
-    """Check that a request names one sequence. Raises EndpointError: the header's values differ."""
+    """Check that a header says one thing. Raises EndpointError: its values differ."""
     different = [f"{value!a:.200}" for value in dict.fromkeys(values)]
     if len(different) > 1:
-        raise bad_request(f"Header {name} is given more than once, as {' and '.join(different)}; name one sequence.")
+        raise bad_request(f"Header {name} is given more than once, as {' and '.join(different)}; give it one value.")
 
 
 def is_marked(place: str, value: Any) -> bool:

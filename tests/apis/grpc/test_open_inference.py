@@ -263,6 +263,12 @@ async def test_metadata_that_names_two_sequences_is_refused(start):
     error = await failure(stub(serving).ModelInfer(infer_request(), metadata=metadata))
     assert error.code() is StatusCode.INVALID_ARGUMENT
     assert "ts_request_sequence_id is given more than once, as 'one' and 'two'" in error.details()
+    twice = (*metadata[:1], ("ts_request_step", "1"), ("ts_request_step", "2"))
+    error = await failure(stub(serving).ModelInfer(infer_request(), metadata=twice))
+    assert (error.code(), "ts_request_step is given more than once" in error.details()) == (
+        StatusCode.INVALID_ARGUMENT,
+        True,
+    )
     await stub(serving).ModelInfer(infer_request(), metadata=(*metadata[:1], ("x-mine", "1"), ("x-mine", "2")))
     assert serving.registry.model.calls[-1].sequence_id == "one"
 

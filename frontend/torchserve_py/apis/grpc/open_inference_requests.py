@@ -166,7 +166,7 @@ class OpenInferenceJobs:
         if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
             sequence_id %= _NUMBERS
         sent = {name: value for name, value in metadata if isinstance(value, str)}
-        if sequence_id is None and len(sent) < len(metadata):
-            id_name = self._headers.id_name
-            check_once(id_name, [value for name, value in metadata if name == id_name])
+        if len(sent) < len(metadata):
+            for each in (*([self._headers.id_name] if sequence_id is None else ()), *self._headers.more_names):
+                check_once(each, [value for name, value in metadata if name == each])
         return sequence_of(self._headers, self.serving, model, {**request.parameters, ID: sequence_id}, sent)

@@ -35,7 +35,7 @@ from torchserve_py.endpoints.openapi import EVENTS, OBJECT, Operation, Parameter
 from torchserve_py.endpoints.requests import asks_for_stream
 from torchserve_py.endpoints.responses import ALREADY_SENT, EVENTS_TYPE, JSON_TYPE, AlreadySent, Answer
 from torchserve_py.endpoints.routing import AfterBody, EndpointContext, PathValues, Reply, Route
-from torchserve_py.endpoints.sequences import NO_CLAIM, StepClaim, claim_of
+from torchserve_py.endpoints.sequences import CLAIM_NAMES, NO_CLAIM, StepClaim, check_headers_once, claim_of
 from torchserve_py.net.http1.request import STREAMING, Request
 from torchserve_py.net.websocket import WebSocket
 from torchserve_py.ops.browser_guard.browser_guard import check_origin
@@ -475,7 +475,11 @@ def _name_of(request: Request) -> str | None:
 
 
 def _claim_of(request: Request, sequence: str, *, is_new: bool) -> StepClaim:
-    """Return which step of its sequence a request is. One with a name that begins a sequence is step 1 of just that."""
+    """Return which step of its sequence a request is. One with a name that begins a sequence is step 1 of just that.
+
+    Raises EndpointError: the request says two things of it.
+    """
+    check_headers_once(request.headers, CLAIM_NAMES)
     name, claim = _name_of(request), NO_CLAIM if request.upgrades else claim_of(request.headers)
     if is_new and name is not None:
         return StepClaim(name, "1", f"{SEQUENCE_PREFIX}{sequence}")

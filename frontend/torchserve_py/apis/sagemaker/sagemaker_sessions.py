@@ -21,9 +21,8 @@ from torchserve_py.endpoints.failures import EndpointError, bad_request
 from torchserve_py.endpoints.predictions import RequestSession
 from torchserve_py.endpoints.responses import Answer
 from torchserve_py.endpoints.routing import EndpointContext
-from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, check_once, claim_of
+from torchserve_py.endpoints.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, check_headers_once, claim_of
 from torchserve_py.net.http1.errors import BodyTooLarge
-from torchserve_py.net.http1.parser import RepeatedHeaders
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
 from ts.jobs.charsets import in_utf8
@@ -115,8 +114,7 @@ class SageMakerSessions:
         session_id = sent.get(SESSION_ID)
         if not session_id:
             return None
-        if isinstance(sent, RepeatedHeaders):
-            check_once(SESSION_ID, sent.values_of(SESSION_ID))
+        check_headers_once(sent, (SESSION_ID, *self._headers.more_names))
         expires = start = None
         if session_id == NEW_SESSION:
             session_id, expires, start = str(uuid.uuid4()), _expiry(model), True
