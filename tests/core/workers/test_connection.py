@@ -92,6 +92,8 @@ async def test_it_knows_whether_its_peer_has_read_all(ends: tuple[WorkerConnecti
     peer.sock.close()
     await peer.closed.get()
     assert connection.left_unread is not is_read
+    connection.send(encode(["another job"]))
+    assert connection.left_unread
 
 
 async def test_what_is_sent_to_a_peer_that_is_gone_is_unread(ends: tuple[WorkerConnection, Peer]) -> None:

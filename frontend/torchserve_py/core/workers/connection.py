@@ -69,7 +69,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self.peer_pid: int | None = None
         #: What is known of the peer's certificate; None on a Unix socket.
         self.tls: ssl.SSLObject | None = None
-        #: Whether the peer is gone, and had not read all that was sent; False where the system does not tell it.
+        #: Whether the peer is gone, and has not read what was sent last; False where the system does not tell it.
         self.left_unread = False
         self._transport: asyncio.Transport | None = None
         self._error = ""
@@ -88,6 +88,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         """Write one frame; does nothing once the connection is closed."""
         transport = self._transport
         if transport is None or transport.is_closing():
+            self.left_unread = True
             return
         if len(buffers) == 1:
             transport.write(buffers[0])
@@ -186,7 +187,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A Unix socket is reset by the end of a process that has left something unread, a network's by more than that.
-        self.left_unread = self.tls is None and isinstance(exc, (ConnectionResetError, BrokenPipeError))
+        if self.tls is None and isinstance(exc, (ConnectionResetError, BrokenPipeError)):
+            self.left_unread = True
         reason = str(exc) if exc else "closed the connection"
         if self._behind:
             self._lost = reason
