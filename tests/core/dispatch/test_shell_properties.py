@@ -177,11 +177,16 @@ class ShellMachine(RuleBasedStateMachine):
             self.do(lambda: self.dispatcher.cancel(jobs[pick % len(jobs)], Cause.response_timeout))
 
     @precondition(lambda self: self.workers)
-    @rule(pick=picks, cause=st.sampled_from([Cause.worker_died, Cause.response_timeout]), replaced=st.booleans())
-    def worker_dies(self, pick, cause, replaced):
+    @rule(
+        pick=picks,
+        cause=st.sampled_from([Cause.worker_died, Cause.response_timeout]),
+        unread=st.booleans(),
+        replaced=st.booleans(),
+    )
+    def worker_dies(self, pick, cause, unread, replaced):
         worker = self.workers.pop(pick % len(self.workers))
         rows = [[job_id, False, 200, "", [], b"late", None] for job_id in sorted(worker.in_flight)]
-        worker.loss_cause = cause
+        worker.loss_cause, worker.left_unread = cause, unread
         self.do(lambda: self.shell.lose(worker))
         if replaced:
             self.workers.append(self.do(lambda: self.shell.add_worker(worker.id)))

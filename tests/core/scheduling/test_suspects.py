@@ -253,6 +253,20 @@ def test_steps_that_shared_a_batch_with_what_kills_workers_are_applied():
     assert play.asks("b2") == "worker_died"
 
 
+def test_a_step_runs_until_two_workers_have_read_it():
+    play = Play(durable())
+    play.submit("a", "s")
+    play.worker_lost("w1")
+    for _ in range(3):
+        assert play.worker_up("w1") == ["w1 <- a"]
+        assert play.asks("a") == ""
+        assert play.worker_lost("w1", unread=True) == ["w1 end s: suspended"]
+    play.worker_up("w1")
+    play.worker_lost("w1")
+    assert play.worker_up("w1") == ["w1 <- a"]
+    assert play.asks("a") == "worker_died"
+
+
 def test_a_suspect_that_another_server_holds_stays_one():
     play = steps()
     play.worker_lost("w1")
