@@ -93,8 +93,8 @@ class RunningServer:
             *("--ts-config", str(self.config), "--model-store", str(self.model_store)),
             *(("--models", *specs) if specs else ()),
         ]
-        #: Whether it is started with variables that other servers do not have.
-        self._is_special = bool(environment)
+        #: The variables with which it may be forked: none of its own.
+        self._plain_environment = None if environment else dict(self.environment)
         self.process: subprocess.Popen[bytes] | ForkedServer | None = None
 
     def started_by(self, *program: str) -> RunningServer:
@@ -121,7 +121,7 @@ class RunningServer:
         """Start, and wait for nothing."""
         with self.output.open("ab") as output:
             plain = command_of(SERVER, ())
-            if self.command[: len(plain)] == plain and not self._is_special:
+            if self.command[: len(plain)] == plain and self.environment == self._plain_environment:
                 argv = self.command[len(plain) :]
                 self.process = server_parent().start(argv, self.directory, self.environment, output.fileno())
                 return
