@@ -108,7 +108,8 @@ def lerobot(python: str, server: Server, robots: int, seconds: float) -> list[fl
         each.stdin.write("go\n")
         each.stdin.flush()
     answers = [json.loads(each.communicate(timeout=seconds + 300)[0].splitlines()[-1]) for each in running]
-    print(f"the longest gap between two actions: {max(max(each['gaps']) for each in answers):.0f} ms")
+    gap, first = max(max(each["gaps"]) for each in answers), max(each["first"] for each in answers)
+    print(f"the longest gap between two actions: {gap:.0f} ms; the longest wait for a first chunk: {first:.0f} ms")
     return [wait for each in answers for wait in each["latencies"]]
 
 
