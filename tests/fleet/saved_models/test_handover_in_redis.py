@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import signal
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -11,14 +13,17 @@ from tests.core.handover.test_interleavings import World
 from tests.core.handover.test_left_sequences import A_LIMIT
 from tests.core.handover.test_shared_folder import answer, dies, lives, looks, told, working
 from tests.core.handover.test_shared_folder_at_random import play
-from tests.redis_server import RedisServer
+from tests.redis_sentinels import FailoverRedis
+from tests.redis_server import DEADLINE, RedisServer
 
 from torchserve_py.core.handover import left_sequences, whereabouts
 from torchserve_py.core.handover.left_format import Damaged
 from torchserve_py.core.handover.storage import HAS, LOST, Place, Storage, Wanted
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 from torchserve_py.fleet.saved_models import handover_in_redis
+from torchserve_py.fleet.saved_models.fleet_state import FleetState
 from torchserve_py.fleet.saved_models.handover_in_redis import HandoverInRedis
+from torchserve_py.fleet.saved_models.state_in_redis import StateInRedis
 
 SOUGHT = {"m/s": Wanted("m", "s")}
 
@@ -333,3 +338,22 @@ def test_a_hundred_thousand_sequences_are_told_at_once(fleet: Callable[[], Hando
     first.look(marks, {})
     last = {f"m/{99_999:032}": Wanted("m", "last")}
     assert second.look({}, last).places == dict.fromkeys(last, Place.elsewhere)
+
+
+def test_a_fleet_goes_on_at_the_primary_that_sentinels_name(tmp_path: Path) -> None:
+    with FailoverRedis(tmp_path) as failover:
+        first, second = HandoverInRedis(failover.url), HandoverInRedis(failover.url)
+        assert StateInRedis(failover.url).add(FleetState(1, ()))
+        first.look({"m/s": HAS}, {})
+        former = failover.find_primary()
+        former.send_signal(signal.SIGSTOP)
+        failover.wait_failed_over(former)
+        end = time.monotonic() + DEADLINE
+        while True:
+            try:
+                first.look({}, {})
+                break
+            except OSError:  # it waits for the former primary at first
+                assert time.monotonic() < end
+        assert second.look({}, SOUGHT).places["m/s"] is Place.elsewhere
+        assert StateInRedis(failover.url).newest_number() == 1

@@ -69,6 +69,7 @@ def test_without_most_sentinels_nothing_is_acknowledged(directory: Path) -> None
     with FailoverRedis(directory) as redis:
         store = open_store(redis.url, lease=2.0)
         assert store.acquire(["s"])[0].lease is not None
+        assert store.watch().wait() == [], "no other server asks for a sequence"
         redis.signal_most_sentinels(signal.SIGSTOP)
         # They may be separated from the primary, and make another server the primary.
         end = time.monotonic() + DEADLINE

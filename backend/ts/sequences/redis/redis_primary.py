@@ -128,12 +128,12 @@ class PrimaryTrust:
 
 
 class _PrimaryConnection(SentinelManagedConnection):
-    """A connection that waits for an answer while the primary is believed, however long that is."""
+    """A connection that waits for an answer while the primary is believed, if a `PrimaryTrust` says how long that is."""
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:
-        sentinels = self.connection_pool.sentinel_manager
-        left = sentinels.wait_until - time.monotonic()
-        if "timeout" not in options and not self.can_read(max(left, 0.0)):
+        until = self.connection_pool.sentinel_manager.wait_until
+        is_limited = until < math.inf and "timeout" not in options
+        if is_limited and not self.can_read(max(until - time.monotonic(), 0.0)):
             self.disconnect()  # type: ignore[no-untyped-call]
             raise redis.TimeoutError("no answer while it was certain to be the primary")
         return super().read_response(*arguments, **options)
