@@ -128,7 +128,7 @@ class PrimaryTrust:
 
 
 class _PrimaryConnection(SentinelManagedConnection):
-    """A connection that waits for an answer while the primary is believed, if a `PrimaryTrust` says how long that is."""
+    """A connection that waits for an answer while the primary is believed, if a `PrimaryTrust` says for how long."""
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         until = self.connection_pool.sentinel_manager.wait_until
