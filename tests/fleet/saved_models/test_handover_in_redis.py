@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import redis
 from tests.core.handover.test_interleavings import World
 from tests.core.handover.test_left_sequences import A_LIMIT
 from tests.core.handover.test_shared_folder import answer, dies, lives, looks, told, working
@@ -20,7 +21,6 @@ from torchserve_py.core.handover import left_sequences, whereabouts
 from torchserve_py.core.handover.left_format import Damaged
 from torchserve_py.core.handover.storage import HAS, LOST, Place, Storage, Wanted
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
-from torchserve_py.fleet.saved_models import handover_in_redis
 from torchserve_py.fleet.saved_models.fleet_state import FleetState
 from torchserve_py.fleet.saved_models.handover_in_redis import HandoverInRedis
 from torchserve_py.fleet.saved_models.state_in_redis import StateInRedis
@@ -244,12 +244,11 @@ async def test_a_sequence_is_read_as_it_was_written_by_one_server_only(fleet: Ca
     assert content is not None
     assert state in content
     assert first.take(key, "m/.taken-2") is None
-    assert second.take("m/.taken-1", "m/.taken-1") == content, "its worker may have died meanwhile"
+    assert second.take(key, "m/.taken-1") == content, "its worker may have died meanwhile"
     second.rename("m/.taken-1", key)
     assert first.take(key, "m/.taken-2") == content
     first.remove(["m/.taken-2"])
-    with pytest.raises(OSError, match="does not have it any more"):
-        first.take("m/.taken-2", "m/.taken-2")
+    assert first.take(key, "m/.taken-2") is None
 
 
 async def test_a_sequence_goes_when_it_was_idle_for_too_long(fleet: Callable[[], HandoverInRedis]) -> None:
@@ -260,6 +259,45 @@ async def test_a_sequence_goes_when_it_was_idle_for_too_long(fleet: Callable[[],
     of.take(key.partition(":left:")[2], "m/.taken-1")
     (key,) = keys(of, "left")
     assert 18_000 < of._redis.pttl(key) <= 20_000, "also if the server that has taken it dies"
+
+
+def test_a_connection_that_breaks_is_made_again(
+    fleet: Callable[[], HandoverInRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/s": HAS}, {})
+    second.look({}, {})
+    read, breaks = redis.Connection.read_response, [True]
+
+    def answer(connection: redis.Connection, **options: object) -> object:
+        if breaks and breaks.pop():
+            connection.disconnect()
+            raise redis.ConnectionError("connection reset by peer")
+        return read(connection, **options)
+
+    monkeypatch.setattr(redis.Connection, "read_response", answer)
+    assert second.look({}, SOUGHT).places["m/s"] is Place.elsewhere
+    breaks.append(True)
+    first.look({"m/t": HAS}, {})
+    assert second.look({}, {"m/t": Wanted("m", "t")}).places["m/t"] is Place.elsewhere
+
+
+async def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await start(), await start()
+    assert await answer(first) == "1"
+    take, failures = HandoverInRedis.take, iter([False, True])
+
+    def fails(of: HandoverInRedis, key: str, taken: str) -> bytes | None:
+        if (has_taken := next(failures, None)) is None:
+            return take(of, key, taken)
+        if has_taken:
+            take(of, key, taken)
+        raise OSError("connection lost")
+
+    monkeypatch.setattr(HandoverInRedis, "take", fails)
+    assert await answer(second, others=(first,)) == "2"
 
 
 async def test_a_model_that_is_no_longer_served_leaves_nothing(fleet: Callable[[], HandoverInRedis]) -> None:
@@ -292,7 +330,7 @@ async def test_a_write_of_which_nobody_knows_whether_it_was_made_does_not_count(
     def without_answer(*args: object) -> None:
         if happened:
             appear(*args)
-        raise handover_in_redis.redis.ConnectionError("connection lost")
+        raise redis.ConnectionError("connection lost")
 
     monkeypatch.setattr(first, "_appear", without_answer)
     with pytest.raises(OSError, match="connection lost"):

@@ -80,7 +80,7 @@ class LeftFiles:
 
     def take(self, key: str, taken: str) -> bytes | None:
         path = self._folder / taken
-        if key != taken:
+        if not os.path.lexists(path):
             try:
                 (self._folder / key).rename(path)
             except FileNotFoundError:

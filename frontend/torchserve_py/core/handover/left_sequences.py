@@ -272,7 +272,7 @@ class LeftSequences:
     async def read(self, sequence_id: str) -> Left | None:
         """Take a sequence, which no other server gets from now on; None if another one has it, or it has not come.
 
-        It can be read again until this one has called `forget`. Raises OSError; Damaged.
+        It can be read again until this one has called `forget`. Raises OSError: it may have been taken; Damaged.
         """
         key = self._key(sequence_id)
         if (found := self._found.get(key)) is None:
@@ -281,7 +281,7 @@ class LeftSequences:
         if taken == key:
             taken = f"{self._model}/.taken-{name_of(sequence_id)}-{secrets.token_hex(8)}"
             self._found[key] = Found(found.version, taken)
-        return await self._disk.run(partial(_take, self._states, found.key, taken), _LIMIT)
+        return await self._disk.run(partial(_take, self._states, key, taken), _LIMIT)
 
     async def put_back(self, sequence_id: str) -> None:
         """Let other servers have a sequence again that this one has read, and does not begin."""

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 #: How long a worker may take to have a sequence, and another server to leave it (seconds).
 _TAKE_LIMIT: Final = 10.0
 _WAIT_LIMIT: Final = 30.0
+#: Seconds between two attempts to read what another server has left.
+_READ_AGAIN: Final = 0.2
 
 
 class NextServer:
@@ -293,6 +295,9 @@ class Inheritance:
             try:
                 read = await left.read(sequence_id)
             except (Damaged, OSError) as error:
+                if isinstance(error, OSError) and left.is_shared and self._now() < until:
+                    await asyncio.sleep(_READ_AGAIN)  # a database, or a disk of other machines, may be back soon
+                    continue
                 return self._lose(sequence_id, Refusal(NOT_ENCODABLE, f"its file cannot be read: {error}"))
             if read is not None:
                 return read

@@ -99,10 +99,7 @@ class LeftStates(Protocol):
         """Write a sequence, which appears whole, and only if it ``counts`` just before that."""
 
     def take(self, key: str, taken: str) -> bytes | None:
-        """Return what was written after giving it another key; None if it is not there.
-
-        If both keys are the same, it was taken before, and is read again.
-        """
+        """Return what was written after giving it another key, if it has that not yet; None if it is not there."""
 
     def rename(self, key: str, other: str) -> None:
         """Give a sequence another key."""

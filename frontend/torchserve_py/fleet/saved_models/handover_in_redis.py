@@ -151,7 +151,6 @@ redis.call('RENAME', part, p .. ':left:' .. key)
 redis.call('PEXPIREAT', p .. ':left:' .. key, ARGV[5])
 return 1
 """
-#: May be sent twice.
 _TAKE: Final = """
 if redis.call('EXISTS', KEYS[2]) == 0 then
   if redis.call('EXISTS', KEYS[1]) == 0 then return false end
@@ -309,8 +308,6 @@ class HandoverInRedis:
 
     def take(self, key: str, taken: str) -> bytes | None:
         content: bytes | None = self._call(lambda: self._take([self._left(key), self._left(taken)]))
-        if content is None and key == taken:
-            raise OSError(f"Redis at {self._name} does not have it any more")
         return content
 
     def rename(self, key: str, other: str) -> None:
@@ -346,9 +343,12 @@ class HandoverInRedis:
         return memory
 
     def _call(self, command: Callable[[], Any]) -> Any:
-        """Run a command. Raises OSError."""
+        """Run a command, once more if its connection breaks, which says nothing of Redis. Raises OSError."""
         try:
-            return command()
+            try:
+                return command()
+            except redis.ConnectionError:
+                return command()  # each command here may be sent twice
         except redis.RedisError as error:
             raise OSError(f"Redis at {self._name} cannot be used: {error}") from error
 
