@@ -21,9 +21,11 @@ from torchserve_py.core.handover import left_sequences, whereabouts
 from torchserve_py.core.handover.left_format import Damaged
 from torchserve_py.core.handover.storage import HAS, LOST, Place, Storage, Wanted
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
+from torchserve_py.fleet.saved_models import handover_in_redis
 from torchserve_py.fleet.saved_models.fleet_state import FleetState
 from torchserve_py.fleet.saved_models.handover_in_redis import HandoverInRedis
 from torchserve_py.fleet.saved_models.state_in_redis import StateInRedis
+from ts.protocol.boot_clock import boot_time
 
 SOUGHT = {"m/s": Wanted("m", "s")}
 
@@ -145,7 +147,7 @@ def test_a_server_lives_as_long_as_it_looks(fleet: Callable[[], HandoverInRedis]
     first._told_at -= 1.0
     first.look({}, {})
     assert first._redis.ttl(alive) > 5
-    assert all(first._redis.ttl(key) > 0 or key.endswith(":servers") for key in keys(first))
+    assert all(first._redis.ttl(key) > 0 for key in keys(first))
 
 
 async def test_what_others_have_begun_anew_while_a_server_was_frozen_is_given_up(start: Start) -> None:
@@ -161,6 +163,7 @@ async def test_what_others_have_begun_anew_while_a_server_was_frozen_is_given_up
     await looks(second)
     with pytest.raises(OSError, match="take this one for dead"):
         await first.left.write("1", "s", LeftSequence((), 60.0), 60.0, [b"2"], A_LIMIT)
+    assert not keys(lists, "part")
     lives(first)
     await looks(first)
     assert [await answer(first, "t"), await answer(first, others=(second,))] == ["2", "2"]
@@ -191,6 +194,57 @@ def test_a_redis_that_has_lost_the_last_changes_is_told_them_again(fleet: Callab
     first.look({}, {})
     sought = SOUGHT | {"m/t": Wanted("m", "t")}
     assert [*second.look({}, sought).places.values()] == [Place.nowhere, Place.elsewhere]
+
+
+@pytest.mark.parametrize("lost", ["", "has", "alive"])
+def test_what_others_had_is_not_begun_anew_before_they_could_tell_that_again(
+    fleet: Callable[[], HandoverInRedis], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/s": HAS}, {})
+    second.look({}, {})
+    first._redis.delete(*keys(first, lost))
+    if lost == "has":
+        second._is_whole = False
+    sought = SOUGHT | {"m/new": Wanted("m", "new")}
+    assert second.look({}, sought).places == dict.fromkeys(sought, Place.elsewhere)
+    assert [*first.look({}, {}).wanted] == [*sought.values()]
+    monkeypatch.setattr(handover_in_redis, "boot_time", lambda: boot_time() + 2.0)
+    assert second.look({}, sought).places == {"m/s": Place.elsewhere, "m/new": Place.nowhere}
+
+
+def test_a_server_tells_again_what_another_client_has_removed_or_added(fleet: Callable[[], HandoverInRedis]) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/s": HAS}, {})
+    for change in (first._redis.delete, lambda key: first._redis.hset(key, "m/t", HAS)):
+        change(f"{first._prefix}:has:{first._me}")
+        first.look({}, {})
+        assert first._redis.hkeys(f"{first._prefix}:has:{first._me}") == [b"m/s"]
+    assert second.look({}, SOUGHT).places["m/s"] is Place.elsewhere
+
+
+@pytest.mark.parametrize("knows", [False, True])
+async def test_a_state_that_was_taken_and_is_there_again_does_not_count(start: Start, knows: bool) -> None:
+    first, second, third = [await start() for _ in range(3)]
+    assert await answer(first) == "1"
+    lists = in_redis(second)
+    kept: list[bytes] = []
+    take = lists._take
+
+    def taken(names: list[str]) -> object:
+        kept.append(lists._redis.dump(names[0]))
+        return take(names)
+
+    lists._take = taken
+    assert [await answer(second, others=(first,)), await answer(second)] == ["2", "3"]
+    await looks(first)
+    lists._redis.restore(lists._left(second.left._key("s")), 0, kept[0])  # a replica that takes over has it still
+    if knows:
+        lists._redis.delete(f"{lists._prefix}:number:{lists._me}")
+        await looks(second)
+        assert not keys(lists, "left")
+    assert await answer(third, others=(first, second)) == "4"
+    assert second.dispatcher.metrics.handover.given_up.value == 0
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -298,6 +352,19 @@ async def test_a_state_that_cannot_be_read_for_a_moment_is_not_lost(
 
     monkeypatch.setattr(HandoverInRedis, "take", fails)
     assert await answer(second, others=(first,)) == "2"
+
+
+async def test_clocks_of_servers_do_not_matter(
+    fleet: Callable[[], HandoverInRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, now = fleet(), time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 7_200.0)
+    left = await leave(of)
+    monkeypatch.setattr(time, "time", lambda: now + 7_200.0)
+    left.has_come("1", "s")
+    read = await left.read("s")
+    assert read is not None
+    assert not read.is_over
 
 
 async def test_a_model_that_is_no_longer_served_leaves_nothing(fleet: Callable[[], HandoverInRedis]) -> None:

@@ -12,15 +12,21 @@ hex digits) or the key of a sequence at the end:
 
 Each look is one script, so what is seen and what is told belong together: of two servers that look for one sequence at
 the same moment, one has it. A server that Redis does not know any more, or not as it is, tells everything anew, and
-gives up what others have meanwhile.
+gives up what others have meanwhile. It takes for granted then that others have to tell everything, too, and waits for
+that before it begins a sequence, or believes that one is lost.
+
+Redis may also have lost the latest changes, as when a replica takes over. So a server that has taken a sequence knows
+by whom it was written: if that is there again, it is removed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -49,8 +55,10 @@ logger = logging.getLogger(__name__)
 
 #: How long Redis may take to answer (seconds).
 _LIMIT: Final = 1.5
-#: For how long a state is kept that is being written, or was taken, if its server dies then (milliseconds).
-_ABANDONED: Final = 3_600_000
+#: For how long a state is kept that is being written, if its server dies then (milliseconds).
+_ABANDONED: Final = 60_000
+#: For how long others may have to tell everything anew if this server has to (seconds).
+_TELLING: Final = 2 * SIGN_INTERVAL
 #: How many keys are looked through at once where all of a model are removed.
 _AT_ONCE: Final = 1_000
 
@@ -58,11 +66,13 @@ _AT_ONCE: Final = 1_000
 _PLACES: Final = {b"l": Place.left, b"e": Place.elsewhere, b"x": Place.lost, b"n": Place.nowhere}
 
 _LOOK: Final = """
-local p, me, number, is_whole, is_sign = KEYS[1], ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
-local dead, kept, wanted_kept, at = ARGV[5], ARGV[6], ARGV[7], 8
+local p, me, number, count = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local is_whole, is_sign, is_early = ARGV[4] == '1', ARGV[5] == '1', ARGV[6] == '1'
+local dead, kept, wanted_kept, at = ARGV[7], ARGV[8], ARGV[9], 10
 local has, alive = p .. ':has:' .. me, p .. ':alive:' .. me
-if not is_whole and (redis.call('GET', p .. ':number:' .. me) ~= number or redis.call('EXISTS', alive) == 0) then
-  return {}
+if not is_whole then
+  local is_known = redis.call('GET', p .. ':number:' .. me) == number and redis.call('HLEN', has) == count
+  if not is_known or redis.call('EXISTS', alive) == 0 then return {} end
 end
 
 local others = {}
@@ -76,12 +86,12 @@ for _, other in ipairs(redis.call('SMEMBERS', p .. ':servers')) do
     end
   end
 end
-local function place(key)
+local function place(key, except)
   local found = 'n'
   for _, other in ipairs(others) do
     local mark = redis.call('HGET', other[1], key)
     if mark then
-      if mark == '+' and other[2] then return 'e' end
+      if mark == '+' and other[2] and other[3] ~= except then return 'e' end
       found = 'x'
     end
   end
@@ -94,7 +104,7 @@ local function next_group(size)  -- the arguments of a group come after how many
 end
 
 local usurped, places, left, wanted = {}, {}, {}, {}
-local first, last = next_group(2)  -- writes that may have been made after all
+local first, last = next_group(2)  -- states that do not count
 for i = first, last, 2 do
   if redis.call('HGET', p .. ':left:' .. ARGV[i], 'by') == ARGV[i + 1] then
     redis.call('DEL', p .. ':left:' .. ARGV[i])
@@ -118,9 +128,14 @@ first, last = next_group(2)
 redis.call('DEL', p .. ':wanted:' .. me)
 for i = first, last, 2 do
   local key = ARGV[i]
-  local version = redis.call('HGET', p .. ':left:' .. key, 'version')
-  local found = version and 'l' or place(key)
-  places[#places + 1], left[#left + 1] = found, version or ''
+  local written = redis.call('HMGET', p .. ':left:' .. key, 'version', 'by')
+  local found = place(key, written[2] and string.sub(written[2], 1, #me))  -- who has written it may not have said so
+  if written[1] and found ~= 'e' then
+    found = 'l'
+  elseif is_early then
+    found = 'e'
+  end
+  places[#places + 1], left[#left + 1] = found, written[1] or ''
   if found == 'e' then
     redis.call('HDEL', has, key)
     redis.call('HSET', p .. ':wanted:' .. me, key, ARGV[i + 1])
@@ -134,6 +149,7 @@ if is_change or is_sign then
   redis.call('SET', alive, '', 'EX', dead)
   redis.call('EXPIRE', has, kept)
   redis.call('SADD', p .. ':servers', me)
+  redis.call('EXPIRE', p .. ':servers', kept)
 end
 if is_change then redis.call('INCR', p .. ':number:' .. me) end
 if is_change or is_sign then redis.call('EXPIRE', p .. ':number:' .. me, kept) end
@@ -146,9 +162,12 @@ return {redis.call('GET', p .. ':number:' .. me), usurped, places, left, wanted}
 _APPEAR: Final = """
 local p, me, part, key, by = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('HGET', p .. ':left:' .. key, 'by') == by then return 1 end
-if redis.call('EXISTS', p .. ':alive:' .. me) == 0 or redis.call('EXISTS', part) == 0 then return 0 end
+if redis.call('EXISTS', p .. ':alive:' .. me) == 0 or redis.call('EXISTS', part) == 0 then
+  redis.call('DEL', part)
+  return 0
+end
 redis.call('RENAME', part, p .. ':left:' .. key)
-redis.call('PEXPIREAT', p .. ':left:' .. key, ARGV[5])
+redis.call('PEXPIRE', p .. ':left:' .. key, ARGV[5])
 return 1
 """
 _TAKE: Final = """
@@ -156,7 +175,7 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
   if redis.call('EXISTS', KEYS[1]) == 0 then return false end
   redis.call('RENAME', KEYS[1], KEYS[2])
 end
-return redis.call('HGET', KEYS[2], 'content')
+return redis.call('HMGET', KEYS[2], 'content', 'by')
 """
 
 
@@ -178,14 +197,17 @@ class HandoverInRedis:
         self._prefix = f"torchserve-py:handover:{name}"
         self._me = secrets.token_hex(8)
         self._look, self._appear, self._take = map(self._redis.register_script, (_LOOK, _APPEAR, _TAKE))
-        #: What the own list is to say, whether Redis says that, too, and what it has counted then.
+        #: What the own list is to say, whether Redis says that, too, and what it has counted then, and how many.
         self._marks: dict[str, str] = {}
-        self._is_whole, self._number = False, b""
+        self._is_whole, self._number, self._count = False, b"", 0
+        #: Until when others may have to tell everything anew, by `boot_time`.
+        self._early_until = 0.0
         #: When Redis has heard of this server last, by `boot_time`.
         self._told_at = 0.0
-        #: Writes that may have been made although they failed, by their keys.
+        #: By the keys of sequences: writes that have failed, but may have been made, and what this server has taken.
         self._doubtful: dict[str, str] = {}
-        self._doubting = threading.Lock()
+        self._taken: dict[str, str] = {}
+        self._noting = threading.Lock()  # both
 
     # What servers tell each other.
 
@@ -196,13 +218,15 @@ class HandoverInRedis:
         told = self._tell(changes, sought) if is_whole else []
         if not told:
             self._check_keeping()
+            if self._number:  # it has told everything before
+                self._early_until = boot_time() + _TELLING
             told = self._tell(None, sought)
         self._number, usurped, found, versions, wanted = told
         places = dict(zip(sought, map(_PLACES.__getitem__, found), strict=True))
         self._note({key: LACKS if place is Place.elsewhere else HAS for key, place in places.items()})
         given_up = [key.decode() for key in usurped]
         self._note(dict.fromkeys(given_up, LACKS))
-        self._is_whole = True
+        self._is_whole, self._count = True, len(self._marks)
         left = {
             key: Found(version.decode(errors="replace"), key)
             for (key, place), version in zip(places.items(), versions, strict=True)
@@ -212,27 +236,31 @@ class HandoverInRedis:
 
     def _tell(self, changes: dict[str, str] | None, sought: Mapping[str, Wanted]) -> list[Any]:
         """Tell changes, or everything; return what Redis says to that, nothing if it does not know this server so."""
-        with self._doubting:
+        with self._noting:
             doubtful = {} if changes is not None else dict(self._doubtful)
+            void = [] if changes is not None else [*doubtful.items(), *self._taken.items()]
         now = boot_time()
         arguments: list[Any] = [
             self._me,
             self._number,
+            self._count,
             int(changes is None),
-            int(now - self._told_at >= SIGN_INTERVAL),
+            int(is_sign := now - self._told_at >= SIGN_INTERVAL),
+            int(now < self._early_until),
             int(DEAD + SIGN_INTERVAL),
             int(KEPT),
             int(WANTED_KEPT),
         ]
         wanted = {key: json.dumps(each) for key, each in sought.items()}
-        for group in (doubtful, self._marks if changes is None else changes, wanted):
+        marks = self._marks if changes is None else changes
+        for group in (void, list(marks.items()), list(wanted.items())):
             arguments.append(len(group))
-            for pair in group.items():
+            for pair in group:
                 arguments += pair
         told: list[Any] = self._call(lambda: self._look([self._prefix], arguments))
-        if (told and arguments[3]) or changes is None:
+        if (told and is_sign) or changes is None:
             self._told_at = now
-        with self._doubting:
+        with self._noting:
             for key, by in doubtful.items():
                 if self._doubtful.get(key) == by:
                     del self._doubtful[key]
@@ -242,6 +270,8 @@ class HandoverInRedis:
         for key, mark in marks.items():
             if mark == LACKS:
                 self._marks.pop(key, None)
+                with self._noting:
+                    self._taken.pop(key, None)
             else:
                 self._marks[key] = mark
 
@@ -283,7 +313,8 @@ class HandoverInRedis:
 
     def write(self, key: str, known: Known, given: Iterable[bytes], counts: Callable[[], bool]) -> None:
         self._check_keeping()
-        by = f"{self._me} {secrets.token_hex(8)}"
+        by, rest = f"{self._me} {secrets.token_hex(8)}", known.ends_at - time.time()
+        known = known._replace(ends_at=math.inf)  # Redis removes what is over, by no clock of a server
         part, content = f"{self._prefix}:part:{by}", b"".join(packed(known, given))
 
         def upload() -> None:
@@ -296,21 +327,27 @@ class HandoverInRedis:
         if not counts():
             self._call(lambda: self._redis.delete(part))
             return
-        ends_at = int(known.ends_at * 1000)
+        limit = max(1, int(rest * 1000))
         try:
-            appears = self._call(lambda: self._appear([self._prefix], [self._me, part, key, by, ends_at]))
+            appears = self._call(lambda: self._appear([self._prefix], [self._me, part, key, by, limit]))
         except OSError:
-            with self._doubting:
+            with self._noting:
                 self._doubtful[key] = by
             raise
         if not appears:
             raise OSError("other servers take this one for dead")
 
     def take(self, key: str, taken: str) -> bytes | None:
-        content: bytes | None = self._call(lambda: self._take([self._left(key), self._left(taken)]))
+        found: list[bytes | None] | None = self._call(lambda: self._take([self._left(key), self._left(taken)]))
+        content, by = found or (None, None)
+        if by is not None:
+            with self._noting:
+                self._taken[key] = by.decode(errors="replace")
         return content
 
     def rename(self, key: str, other: str) -> None:
+        with self._noting:
+            self._taken.pop(other, None)
         self._call(lambda: self._redis.renamenx(self._left(key), self._left(other)))
 
     def remove(self, keys: Iterable[str]) -> None:
