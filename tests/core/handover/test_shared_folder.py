@@ -486,6 +486,30 @@ async def test_what_another_server_had_is_not_begun_anew_while_the_folder_gives_
     await places.end([])
 
 
+async def test_a_look_that_is_late_tells_what_is_to_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, usurped = threading.Event(), iter([["m/s"]])
+
+    def look(*args: object) -> Seen:
+        works.wait(A_LIMIT)
+        return Seen({}, {}, [], next(usurped, []), None)
+
+    monkeypatch.setattr(server_lists.ServerLists, "look", look)
+    monkeypatch.setattr(whereabouts, "_LIMIT", 0.01)
+    given_up: list[str] = []
+    places = whereabouts.Whereabouts(server_lists.ServerLists(tmp_path, lambda names: {}))
+    places.start(lambda wanted: True, lambda wanted: None, given_up.extend)
+    async with asyncio.timeout(A_LIMIT):
+        while not places._is_blind:
+            await asyncio.sleep(0.01)
+        works.set()
+        while not given_up:
+            await asyncio.sleep(0.01)
+    assert given_up == ["m/s"]
+    await places.end([])
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_while_a_folder_gives_no_answer_only_what_its_list_is_to_say_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool

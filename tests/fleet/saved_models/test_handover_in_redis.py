@@ -17,9 +17,10 @@ from tests.core.handover.test_shared_folder_at_random import play
 from tests.redis_sentinels import FailoverRedis
 from tests.redis_server import DEADLINE, RedisServer
 
-from torchserve_py.core.handover import left_sequences, whereabouts
+from torchserve_py.core.handover import left_sequences, next_server, whereabouts
 from torchserve_py.core.handover.left_format import Damaged
 from torchserve_py.core.handover.storage import HAS, LOST, Place, Storage, Wanted
+from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 from torchserve_py.fleet.saved_models import handover_in_redis
 from torchserve_py.fleet.saved_models.fleet_state import FleetState
@@ -281,6 +282,37 @@ async def test_while_redis_gives_no_answer_sequences_go_on_and_one_that_two_serv
         assert await answer(first, "new", others=(second,)) == "2"
         await first.handover.has_left([])
         await second.handover.has_left([])
+
+
+async def test_a_step_that_continues_a_sequence_waits_until_redis_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer(tmp_path) as redis_server:
+
+        async def server() -> World:
+            world = World(partial(storage, redis_server.url))
+            await world.start_server()
+            world.add_worker()
+            return world
+
+        def step(world: World, number: int) -> Call:
+            sequence = SequenceRequest("s", False, False, (), number, "a token")
+            return world.shell.run(Call((), "", "text/plain", sequence=sequence))
+
+        first, second = await server(), await server()
+        assert await working(told(step(first, 1)), first) == "1"
+        redis_server.kill()
+        call = step(second, 2)
+        await looks(second)
+        assert not call.ended
+        redis_server.start()
+        assert await working(told(call), first, second) == "2"
+        redis_server.kill()
+        monkeypatch.setattr(next_server, "_WAIT_LIMIT", 0.1)
+        assert await working(told(step(first, 3)), first, second) == "sequence_moved"
+        assert await working(told(step(second, 3)), first, second) == "3"
+        for each in (first, second):
+            await each.handover.has_left([])
 
 
 async def leave(of: HandoverInRedis, state: bytes = b"7", rest: float = 60.0) -> left_sequences.LeftSequences:

@@ -151,16 +151,17 @@ class LeftSequences:
         #: What is being removed.
         self._removing = set[asyncio.Task[None]]()
 
-    async def find(self, sequence_id: str, limit: float) -> bool:
+    async def find(self, sequence_id: str, limit: float, *, may_begin: bool = True) -> bool:
         """Look for a sequence that another server may have left, or has, and is asked for then.
 
-        Return whether the sequence is lost. A disk that gives no answer has nothing. Raises TimeoutError: another
-        server has it, and has not left it within ``limit`` seconds.
+        Return whether the sequence is lost. A disk that gives no answer has nothing if the sequence ``may_begin`` here.
+        Raises TimeoutError: another server has it, and has not left it within ``limit`` seconds, or the disk has given
+        no answer.
         """
         key = self._key(sequence_id)
         if self._whereabouts is None or key in self._coming or self.has_taken(sequence_id):
             return False  # no other server has it
-        place, found = await self._whereabouts.seek(key, self._wanted(sequence_id), limit)
+        place, found = await self._whereabouts.seek(key, self._wanted(sequence_id), limit, may_begin=may_begin)
         self._found.pop(key, None)
         if found is not None:
             self._found[key] = found

@@ -277,7 +277,8 @@ class Inheritance:
             is_leaving = self._handover.final is not None  # then others wait for this one
             try:
                 is_lost = not is_leaving and await left.wait_for(sequence_id)
-                is_lost = is_lost or await left.find(sequence_id, until - self._now())
+                may_begin = self._scheduler.may_begin(sequence, self._now())
+                is_lost = is_lost or await left.find(sequence_id, until - self._now(), may_begin=may_begin)
             except TimeoutError:
                 logger.warning("Another server has not left the sequence %r within %g s", sequence_id, _WAIT_LIMIT)
                 self._refuse(sequence)

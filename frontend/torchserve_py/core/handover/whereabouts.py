@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
@@ -34,9 +35,14 @@ IsOpen = Callable[[Wanted], bool | None]
 
 
 class _Sought(NamedTuple):
-    """A sequence that is looked for."""
+    """A sequence that is looked for.
+
+    Attributes:
+        may_begin: Whether it may begin here if nobody can tell whether another server has it.
+    """
 
     wanted: Wanted
+    may_begin: bool
     found: asyncio.Future[tuple[Place, Found | None]]
 
 
@@ -61,6 +67,8 @@ class Whereabouts:
         self._lost: dict[str, Wanted] = {}
         self._kept = set[str]()
         self._wake = asyncio.Event()
+        #: What is to be given up, which also a look tells that is late.
+        self._usurped = deque[str]()
         #: When the latest look began that is over, by `boot_time`, and what waits for the end of the next one.
         self._looked_at = boot_time()
         self._looked = asyncio.Event()
@@ -117,13 +125,17 @@ class Whereabouts:
             self._wake.set()
             await self._looked.wait()
 
-    async def seek(self, name: str, wanted: Wanted, limit: float) -> tuple[Place, Found | None]:
+    async def seek(
+        self, name: str, wanted: Wanted, limit: float, *, may_begin: bool = True
+    ) -> tuple[Place, Found | None]:
         """Look for a sequence that is to open here; return its file, or that it is lost, or nowhere.
 
-        One that another server has is asked for; raises TimeoutError: that has not left it within ``limit`` seconds.
+        One that another server has is asked for; raises TimeoutError: that has not left it within ``limit`` seconds, or
+        it could not be seen where the sequence is, which ``may_begin`` here only if so.
         """
         if (sought := self._sought.get(name)) is None:
-            sought = self._sought[name] = _Sought(wanted, asyncio.get_running_loop().create_future())
+            sought = _Sought(wanted, may_begin, asyncio.get_running_loop().create_future())
+            self._sought[name] = sought
             self._wake.set()
         try:
             async with asyncio.timeout(limit):
@@ -140,8 +152,8 @@ class Whereabouts:
             began = boot_time()
             try:
                 seen = await self._look(is_open)
-                if seen.usurped:
-                    give_up(seen.usurped)
+                if self._usurped:
+                    give_up({self._usurped.popleft() for _ in range(len(self._usurped))})
                 if seen.wanted:
                     leave(seen.wanted)
             except Exception:  # a defect of the server: others would take it for dead
@@ -160,13 +172,14 @@ class Whereabouts:
         changed = dict(islice(self._changed.items(), _MOST_CHANGED))
         for name in changed:
             del self._changed[name]
+        begins = {name: each.may_begin for name, each in self._sought.items()}
         sought = {name: each.wanted for name, each in self._sought.items()}
         now = {name: is_open(each) for name, each in changed.items() if name not in sought}
         marks = {name: self._mark(name, has) for name, has in now.items() if has is not None}
         if not self._disk.hangs:
             self._told = {name for name, mark in marks.items() if mark != LACKS} | sought.keys()
         try:
-            seen = await self._disk.run(lambda: self._lists.look(marks, sought), _LIMIT)
+            seen = await self._disk.run(lambda: self._look_at_lists(marks, sought), _LIMIT)
         except OSError as error:
             # Of what is over the list says nothing, unless it names that, or a look that hangs may still let it do so.
             self._changed |= {
@@ -174,8 +187,7 @@ class Whereabouts:
                 for name, wanted in changed.items()
                 if marks.get(name) != LACKS or name in self._told or self._lists.names(name)
             }
-            # What another server had may be on its way here.
-            places = {name: Place.elsewhere if name in self._elsewhere else self._lists.place(name) for name in sought}
+            places = {name: self._unseen(name, may_begin=may_begin) for name, may_begin in begins.items()}
             self._changed |= {name: sought[name] for name, place in places.items() if place is not Place.elsewhere}
             seen = Seen(places, {}, [], [], error)
         if seen.problem is not None and not self._is_blind:
@@ -186,6 +198,19 @@ class Whereabouts:
             if place is not Place.elsewhere and name in self._sought:
                 self._sought.pop(name).found.set_result((place, seen.found.get(name)))
         return seen
+
+    def _look_at_lists(self, marks: dict[str, str], sought: dict[str, Wanted]) -> Seen:
+        """Look, and note what is to be given up. Blocks."""
+        seen = self._lists.look(marks, sought)
+        self._usurped.extend(seen.usurped)
+        return seen
+
+    def _unseen(self, name: str, *, may_begin: bool) -> Place:
+        """Return where a sequence is taken to be that could not be looked for."""
+        if name in self._elsewhere:  # it may be on its way here
+            return Place.elsewhere
+        place = self._lists.place(name)
+        return Place.elsewhere if place is Place.nowhere and not may_begin else place
 
     def _mark(self, name: str, is_open: bool) -> str:
         if not is_open:

@@ -303,6 +303,10 @@ class Scheduler:
         if self._sequences is not None:
             self._sequences.is_left = is_left
 
+    def may_begin(self, sequence: Sequence, now: float) -> bool:
+        """Whether the first job that waits for a sequence may begin it, or has to continue one that nobody knows of."""
+        return self._sequences is None or self._sequences.may_begin(sequence, now)
+
     def fetched(
         self, sequence: Sequence, left: LeftSequence | None, now: float, *, over: CloseReason | None = None
     ) -> Effects:

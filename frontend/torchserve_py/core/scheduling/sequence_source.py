@@ -369,6 +369,11 @@ class Sequences:
             if sequence.ends_at <= now:
                 self._close(sequence, CloseReason.timeout, now)
 
+    def may_begin(self, sequence: Sequence, now: float) -> bool:
+        """Whether the first job that waits for a sequence may begin it, or has to continue one that nobody knows of."""
+        waiting = sequence.waiting
+        return not waiting or closed_cause(waiting[0], self._over, self._policy, now) is not Cause.sequence_unknown
+
     def fetched(self, sequence: Sequence, left: LeftSequence | None, now: float) -> None:
         """Go on with a sequence that its worker has got from another server, or without (None) what that had of it."""
         if sequence.state is not MOVING or not sequence.is_left:
