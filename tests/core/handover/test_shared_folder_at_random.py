@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,20 @@ def test_each_step_counts_once_at_whichever_server(
         asyncio.run(play(random.Random(seed), partial(server, tmp_path / str(seed)), refuses=refuses))
 
 
-async def play(choice: random.Random, start: Callable[[], Awaitable[World]], *, refuses: bool) -> None:
+async def play(
+    choice: random.Random,
+    start: Callable[[], Awaitable[World]],
+    *,
+    refuses: bool,
+    kind: type[Client] = Client,
+    what: Sequence[str] = WHAT,
+) -> None:
     servers = [await start() for _ in range(3)]
-    clients = [Client(name, servers) for name in "stuv"]
+    clients = [kind(name, servers) for name in "stuv"]
     stopping: asyncio.Task[None] | None = None
     for _ in range(choice.randrange(100, 400)):
         client, world = choice.choice(clients), choice.choice(servers)
-        match choice.choice(WHAT):
+        match choice.choice(what):
             case "step":
                 client.step()
             case "work":

@@ -19,7 +19,7 @@ from tests.redis_server import DEADLINE, RedisServer
 
 from torchserve_py.core.handover import left_sequences, next_server, whereabouts
 from torchserve_py.core.handover.left_format import Damaged
-from torchserve_py.core.handover.storage import HAS, LOST, Place, Storage, Wanted
+from torchserve_py.core.handover.storage import HAS, LACKS, LOST, Place, Storage, Wanted
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.scheduling.sequence_source import LeftSequence
 from torchserve_py.fleet.saved_models import handover_in_redis
@@ -188,7 +188,7 @@ def test_a_redis_that_has_lost_the_last_changes_is_told_them_again(fleet: Callab
     first, second = fleet(), fleet()
     first.look({"m/s": HAS}, {})
     number = first._redis.get(f"{first._prefix}:number:{first._me}")
-    first.look({"m/s": "-", "m/t": HAS}, {})
+    first.look({"m/s": LACKS, "m/t": HAS}, {})
     first._redis.delete(f"{first._prefix}:has:{first._me}")
     first._redis.hset(f"{first._prefix}:has:{first._me}", "m/s", HAS)  # as a replica has it that takes over
     first._redis.set(f"{first._prefix}:number:{first._me}", number)
@@ -442,6 +442,18 @@ async def test_a_write_of_which_nobody_knows_whether_it_was_made_does_not_count(
     await leave(first)
     first.look({}, {})
     assert second.look({}, {key: Wanted("m", "s")}).places == {key: Place.left}
+
+
+async def test_a_state_counts_once_its_server_has_told_that_it_has_the_sequence_no_more(
+    fleet: Callable[[], HandoverInRedis],
+) -> None:
+    first, second = fleet(), fleet()
+    left = await leave(first)
+    key = left._key("s")
+    first.look({key: HAS}, {})
+    assert second.look({}, {key: Wanted("m", "s")}).places[key] is Place.elsewhere
+    first.look({key: LACKS}, {})
+    assert second.look({}, {key: Wanted("m", "s")}).places[key] is Place.left
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])

@@ -20,7 +20,7 @@ from ts.protocol.boot_clock import boot_time
 
 logger = logging.getLogger(__name__)
 
-#: How often it is looked what other servers want, and for what is to come (seconds).
+#: How often it is looked what other servers want, and for what is to come, or told what they wait for (seconds).
 _WANTED_INTERVAL: Final = 0.1
 _SEEK_INTERVAL: Final = 0.02
 #: How long a look may take (seconds).
@@ -73,7 +73,7 @@ class Whereabouts:
         self._looked_at = boot_time()
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_blind = self._has_ended = False
+        self._is_blind = self._has_ended = self._is_awaited = False
 
     def start(
         self, is_open: IsOpen, leave: Callable[[Iterable[Wanted]], None], give_up: Callable[[Collection[str]], None]
@@ -154,6 +154,7 @@ class Whereabouts:
                 seen = await self._look(is_open)
                 if self._usurped:
                     give_up({self._usurped.popleft() for _ in range(len(self._usurped))})
+                self._is_awaited = bool(seen.wanted)
                 if seen.wanted:
                     leave(seen.wanted)
             except Exception:  # a defect of the server: others would take it for dead
@@ -164,7 +165,7 @@ class Whereabouts:
     async def _pause(self) -> None:
         """Wait until it is time to look, or there is something to be looked for."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SEEK_INTERVAL if self._sought else _WANTED_INTERVAL):
+            async with asyncio.timeout(_SEEK_INTERVAL if self._sought or self._is_awaited else _WANTED_INTERVAL):
                 await self._wake.wait()
         self._wake.clear()
 

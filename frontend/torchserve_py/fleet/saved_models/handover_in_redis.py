@@ -15,8 +15,9 @@ the same moment, one has it. A server that Redis does not know any more, or not 
 gives up what others have meanwhile. It takes for granted then that others have to tell everything, too, and waits for
 that before it begins a sequence, or believes that one is lost.
 
-Redis may also have lost the latest changes, as when a replica takes over. So a server that has taken a sequence knows
-by whom it was written: if that is there again, it is removed.
+A state that was left counts once the server that has written it has told that it has the sequence no more: until then
+it may have heard that this has failed, and go on. And Redis may have lost the latest changes, as when a replica takes
+over: a server that has taken a state knows what it was, and removes that if it is there again.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ for _, other in ipairs(redis.call('SMEMBERS', p .. ':servers')) do
     end
   end
 end
-local function place(key, except)
+local function place(key)
   local found = 'n'
   for _, other in ipairs(others) do
     local mark = redis.call('HGET', other[1], key)
     if mark then
-      if mark == '+' and other[2] and other[3] ~= except then return 'e' end
+      if mark == '+' and other[2] then return 'e' end
       found = 'x'
     end
   end
@@ -128,14 +129,13 @@ first, last = next_group(2)
 redis.call('DEL', p .. ':wanted:' .. me)
 for i = first, last, 2 do
   local key = ARGV[i]
-  local written = redis.call('HMGET', p .. ':left:' .. key, 'version', 'by')
-  local found = place(key, written[2] and string.sub(written[2], 1, #me))  -- who has written it may not have said so
-  if written[1] and found ~= 'e' then
+  local found, version = place(key), redis.call('HGET', p .. ':left:' .. key, 'version')
+  if version and found ~= 'e' then  -- else who has written it may not know that it has
     found = 'l'
   elseif is_early then
     found = 'e'
   end
-  places[#places + 1], left[#left + 1] = found, written[1] or ''
+  places[#places + 1], left[#left + 1] = found, version or ''
   if found == 'e' then
     redis.call('HDEL', has, key)
     redis.call('HSET', p .. ':wanted:' .. me, key, ARGV[i + 1])
