@@ -444,6 +444,24 @@ async def test_a_write_of_which_nobody_knows_whether_it_was_made_does_not_count(
     assert second.look({}, {key: Wanted("m", "s")}).places == {key: Place.left}
 
 
+async def test_a_sequence_that_is_to_be_taken_is_not_given_up_to_its_former_server(
+    fleet: Callable[[], HandoverInRedis],
+) -> None:
+    first, second, third = [fleet() for _ in range(3)]
+    key = (await leave(first))._key("s")
+    sought = {key: Wanted("m", "s")}
+    assert second.look({}, sought).places[key] is Place.left
+    second._is_whole = False
+    assert second.look({}, {}).usurped == []
+    assert third.look({}, sought).places[key] is Place.elsewhere
+    assert second.take(key, "m/.taken-1") is not None
+    second._is_whole = False
+    assert second.look({}, {}).usurped == []
+    await leave(first)
+    second._is_whole = False
+    assert second.look({}, {}).usurped == [key], "it was taken for dead"
+
+
 async def test_a_state_counts_once_its_server_has_told_that_it_has_the_sequence_no_more(
     fleet: Callable[[], HandoverInRedis],
 ) -> None:

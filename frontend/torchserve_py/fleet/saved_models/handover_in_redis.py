@@ -63,6 +63,8 @@ _TELLING: Final = 2 * SIGN_INTERVAL
 #: How many keys are looked through at once where all of a model are removed.
 _AT_ONCE: Final = 1_000
 
+#: What the script is told of a sequence that is left, and to be taken by this server: others see `HAS`.
+_TO_TAKE: Final = "t"
 #: The places, as the script names them.
 _PLACES: Final = {b"l": Place.left, b"e": Place.elsewhere, b"x": Place.lost, b"n": Place.nowhere}
 
@@ -115,8 +117,9 @@ if is_whole then redis.call('DEL', has) end
 first, last = next_group(2)
 for i = first, last, 2 do
   local key, mark = ARGV[i], ARGV[i + 1]
-  if mark == '+' then
-    local by = is_whole and redis.call('HGET', p .. ':left:' .. key, 'by')
+  if mark == '+' or mark == 't' then
+    local by = is_whole and mark == '+' and redis.call('HGET', p .. ':left:' .. key, 'by')
+    mark = '+'
     if place(key) == 'e' or (by and string.sub(by, 1, #me) ~= me) then
       usurped[#usurped + 1] = key
       mark = '-'
@@ -207,7 +210,9 @@ class HandoverInRedis:
         #: By the keys of sequences: writes that have failed, but may have been made, and what this server has taken.
         self._doubtful: dict[str, str] = {}
         self._taken: dict[str, str] = {}
-        self._noting = threading.Lock()  # both
+        #: What is left, and to be taken by this server.
+        self._to_take = set[str]()
+        self._noting = threading.Lock()  # these three
 
     # What servers tell each other.
 
@@ -224,6 +229,9 @@ class HandoverInRedis:
         self._number, usurped, found, versions, wanted = told
         places = dict(zip(sought, map(_PLACES.__getitem__, found), strict=True))
         self._note({key: LACKS if place is Place.elsewhere else HAS for key, place in places.items()})
+        with self._noting:
+            self._to_take -= places.keys()
+            self._to_take |= {key for key, place in places.items() if place is Place.left}
         given_up = [key.decode() for key in usurped]
         self._note(dict.fromkeys(given_up, LACKS))
         self._is_whole, self._count = True, len(self._marks)
@@ -239,6 +247,7 @@ class HandoverInRedis:
         with self._noting:
             doubtful = {} if changes is not None else dict(self._doubtful)
             void = [] if changes is not None else [*doubtful.items(), *self._taken.items()]
+            to_take = dict.fromkeys([key for key in self._to_take if self._marks.get(key) == HAS], _TO_TAKE)
         now = boot_time()
         arguments: list[Any] = [
             self._me,
@@ -252,7 +261,7 @@ class HandoverInRedis:
             int(WANTED_KEPT),
         ]
         wanted = {key: json.dumps(each) for key, each in sought.items()}
-        marks = self._marks if changes is None else changes
+        marks = self._marks | to_take if changes is None else changes
         for group in (void, list(marks.items()), list(wanted.items())):
             arguments.append(len(group))
             for pair in group:
@@ -272,6 +281,7 @@ class HandoverInRedis:
                 self._marks.pop(key, None)
                 with self._noting:
                     self._taken.pop(key, None)
+                    self._to_take.discard(key)
             else:
                 self._marks[key] = mark
 
@@ -343,6 +353,7 @@ class HandoverInRedis:
         if by is not None:
             with self._noting:
                 self._taken[key] = by.decode(errors="replace")
+                self._to_take.discard(key)
         return content
 
     def rename(self, key: str, other: str) -> None:
