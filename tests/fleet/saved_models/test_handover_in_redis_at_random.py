@@ -67,6 +67,7 @@ def play_all(patch: pytest.MonkeyPatch, redis_server: RedisServer, name: str, co
     patch.setattr(whereabouts, "_WANTED_INTERVAL", 0.005)
     patch.setattr(next_server, "_READ_AGAIN", 0.005)
     patch.setattr(handover_in_redis, "_TELLING", 0.05)
+    worlds: list[World] = []
     for seed in range(count):
         with patch.context() as context:
             fails_at_random(context, random.Random(seed))
@@ -79,9 +80,13 @@ def play_all(patch: pytest.MonkeyPatch, redis_server: RedisServer, name: str, co
                 world = World(storage)
                 await world.start_server()
                 world.add_worker()
+                worlds.append(world)
                 return world
 
             asyncio.run(play(random.Random(seed), server, refuses=False, kind=NumberedClient, what=WHAT))
+        while worlds:
+            given_up = worlds.pop().dispatcher.metrics.handover.given_up.value
+            assert not given_up, "another server had a sequence, too"
 
 
 def test_each_step_counts_once_although_connections_break(
