@@ -224,6 +224,24 @@ def test_a_server_tells_again_what_another_client_has_removed_or_added(fleet: Ca
     assert second.look({}, SOUGHT).places["m/s"] is Place.elsewhere
 
 
+def test_what_others_seem_to_have_again_is_given_up_only_if_they_say_so(
+    fleet: Callable[[], HandoverInRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = fleet(), fleet()
+    first.look({"m/s": HAS, "m/t": HAS}, {})
+    second.look({}, {})
+    before = {key: first._redis.dump(key) for key in keys(first)}
+    first.look({"m/s": LACKS}, {})
+    second.look({"m/s": HAS}, {})
+    for key, content in before.items():  # a replica takes over that has not heard of that
+        first._redis.restore(key, 5_000, content, replace=True)
+    second.look({"m/t": HAS}, {})
+    assert second.look({}, {}).usurped == []
+    assert first.look({}, {}).usurped == []
+    monkeypatch.setattr(handover_in_redis, "boot_time", lambda: boot_time() + 2.0)
+    assert [first.look({}, {}).usurped, second.look({}, {}).usurped] == [["m/t"], []]
+
+
 @pytest.mark.parametrize("knows", [False, True])
 async def test_a_state_that_was_taken_and_is_there_again_does_not_count(start: Start, knows: bool) -> None:
     first, second, third = [await start() for _ in range(3)]

@@ -13,7 +13,7 @@ hex digits) or the key of a sequence at the end:
 Each look is one script, so what is seen and what is told belong together: of two servers that look for one sequence at
 the same moment, one has it. A server that Redis does not know any more, or not as it is, tells everything anew, and
 gives up what others have meanwhile. It takes for granted then that others have to tell everything, too, and waits for
-that before it begins a sequence, or believes that one is lost.
+that before it begins a sequence, believes that one is lost, or gives up what others seem to have again.
 
 A state that was left counts once the server that has written it has told that it has the sequence no more: until then
 it may have heard that this has failed, and go on. And Redis may have lost the latest changes, as when a replica takes
@@ -77,6 +77,8 @@ if not is_whole then
   local is_known = redis.call('GET', p .. ':number:' .. me) == number and redis.call('HLEN', has) == count
   if not is_known or redis.call('EXISTS', alive) == 0 then return {} end
 end
+-- Redis has lost changes. Then others may seem to have what they had before.
+local is_behind = is_whole and tonumber(redis.call('GET', p .. ':number:' .. me) or 0) < (tonumber(number) or 0)
 
 local others = {}
 for _, other in ipairs(redis.call('SMEMBERS', p .. ':servers')) do
@@ -120,7 +122,7 @@ for i = first, last, 2 do
   if mark == '+' or mark == 't' then
     local by = is_whole and mark == '+' and redis.call('HGET', p .. ':left:' .. key, 'by')
     mark = '+'
-    if place(key) == 'e' or (by and string.sub(by, 1, #me) ~= me) then
+    if not is_behind and (place(key) == 'e' or (by and string.sub(by, 1, #me) ~= me)) then
       usurped[#usurped + 1] = key
       mark = '-'
     end
@@ -159,7 +161,7 @@ if is_change or is_sign then redis.call('EXPIRE', p .. ':number:' .. me, kept) e
 for _, other in ipairs(others) do
   for _, each in ipairs(redis.call('HVALS', p .. ':wanted:' .. other[3])) do wanted[#wanted + 1] = each end
 end
-return {redis.call('GET', p .. ':number:' .. me), usurped, places, left, wanted}
+return {redis.call('GET', p .. ':number:' .. me), usurped, places, left, wanted, is_behind and 1 or 0}
 """
 #: Lets a state that was written count, unless its server was taken for dead.
 _APPEAR: Final = """
@@ -203,8 +205,8 @@ class HandoverInRedis:
         #: What the own list is to say, whether Redis says that, too, and what it has counted then, and how many.
         self._marks: dict[str, str] = {}
         self._is_whole, self._number, self._count = False, b"", 0
-        #: Until when others may have to tell everything anew, by `boot_time`.
-        self._early_until = 0.0
+        #: Until when others may have to tell everything anew, by `boot_time`, and whether what they have is seen then.
+        self._early_until, self._is_behind = 0.0, False
         #: When Redis has heard of this server last, by `boot_time`.
         self._told_at = 0.0
         #: By the keys of sequences: writes that have failed, but may have been made, and what this server has taken.
@@ -219,14 +221,16 @@ class HandoverInRedis:
     def look(self, marks: dict[str, str], sought: Mapping[str, Wanted]) -> Seen:
         changes = {key: mark for key, mark in marks.items() if self._marks.get(key, LACKS) != mark}
         self._note(changes)
-        is_whole, self._is_whole = self._is_whole and not self._doubtful, False  # until it is told
+        is_due = self._is_behind and boot_time() >= self._early_until
+        is_whole, self._is_whole = self._is_whole and not self._doubtful and not is_due, False  # until it is told
         told = self._tell(changes, sought) if is_whole else []
         if not told:
             self._check_keeping()
-            if self._number:  # it has told everything before
+            if self._number and not is_due:  # it has told everything before, and Redis may have lost that
                 self._early_until = boot_time() + _TELLING
             told = self._tell(None, sought)
-        self._number, usurped, found, versions, wanted = told
+        self._number, usurped, found, versions, wanted, is_behind = told
+        self._is_behind = bool(is_behind) or (self._is_behind and not is_due)
         places = dict(zip(sought, map(_PLACES.__getitem__, found), strict=True))
         self._note({key: LACKS if place is Place.elsewhere else HAS for key, place in places.items()})
         with self._noting:
