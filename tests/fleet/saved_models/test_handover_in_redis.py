@@ -12,7 +12,7 @@ import pytest
 import redis
 from tests.core.handover.test_interleavings import World
 from tests.core.handover.test_left_sequences import A_LIMIT
-from tests.core.handover.test_shared_folder import answer, dies, lives, looks, told, working
+from tests.core.handover.test_shared_folder import answer, lives, looks, told, working
 from tests.core.handover.test_shared_folder_at_random import play
 from tests.redis_sentinels import FailoverRedis
 from tests.redis_server import DEADLINE, RedisServer
@@ -151,11 +151,21 @@ def test_a_server_lives_as_long_as_it_looks(fleet: Callable[[], HandoverInRedis]
     assert all(first._redis.ttl(key) > 0 for key in keys(first))
 
 
+async def falls_silent(world: World) -> None:
+    """Let a server say nothing any more to others, once a look that is under way is over."""
+    places = world.handover._whereabouts
+    assert places is not None
+    assert places._task is not None
+    places._has_ended = True
+    await asyncio.wait([places._task])
+    places._has_ended = False
+
+
 async def test_what_others_have_begun_anew_while_a_server_was_frozen_is_given_up(start: Start) -> None:
     first, second = await start(), await start()
     assert [await answer(first, name) for name in "sst"] == ["1", "2", "1"]
     await looks(second)
-    dies(first)
+    await falls_silent(first)
     lists = in_redis(first)
     lists._redis.delete(f"{lists._prefix}:alive:{lists._me}")
     assert await answer(second) == "sequence_lost"

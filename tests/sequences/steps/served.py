@@ -32,7 +32,7 @@ class _Process:
 
     def __init__(self, worker_id: str, worker: Worker, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
         self.id, self.worker, self.dispatcher = worker_id, worker, dispatcher
-        self.sent_at, self.paused, self.hands_over = 0.0, False, False
+        self.sent_at, self.paused, self.hands_over, self.left_unread = 0.0, False, False, False
         self.loss_cause = Cause.worker_died
         self.ended: asyncio.Future[str] = loop.create_future()
         self.ended.set_result("was killed by SIGKILL")
