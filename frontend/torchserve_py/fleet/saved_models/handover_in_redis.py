@@ -207,8 +207,8 @@ class HandoverInRedis:
         self._is_whole, self._number, self._count = False, b"", 0
         #: Until when others may have to tell everything anew, by `boot_time`, and whether what they have is seen then.
         self._early_until, self._is_behind = 0.0, False
-        #: When Redis has heard of this server last, by `boot_time`.
-        self._told_at = 0.0
+        #: When Redis has heard of this server last, and was found to drop nothing, by `boot_time`.
+        self._told_at, self._checked_at = 0.0, -math.inf
         #: By the keys of sequences: writes that have failed, but may have been made, and what this server has taken.
         self._doubtful: dict[str, str] = {}
         self._taken: dict[str, str] = {}
@@ -380,12 +380,18 @@ class HandoverInRedis:
         return f"{self._prefix}:left:{key}"
 
     def _check_keeping(self) -> None:
-        """Raise OSError if Redis may drop keys when its memory is full: those here have time limits."""
+        """Raise OSError if Redis may drop keys when its memory is full: those here have time limits.
+
+        To ask takes as long as to write a small state, so it is asked once a second.
+        """
+        if (now := boot_time()) - self._checked_at < SIGN_INTERVAL:
+            return
         memory = self._call(self._memory)
         policy = str(memory.get("maxmemory_policy", "noeviction"))
         if policy != "noeviction" and memory.get("maxmemory"):
             why = f"maxmemory-policy {policy}, by which it drops sequences when its memory is full"
             raise OSError(f"Redis at {self._name} has {why}. Set maxmemory-policy noeviction.")
+        self._checked_at = now
 
     def _memory(self) -> dict[str, Any]:
         try:
