@@ -160,6 +160,54 @@ def test_a_policy_that_was_busy_gets_the_observation_that_is_the_latest_then(
         each.stop()
 
 
+def test_requests_of_one_robot_at_once_get_the_chunks_of_their_own_observations(
+    served: Any, client_module: Any, tmp_path: Path
+) -> None:
+    robot, other = [robot_of(client_module, served[1]) for _ in range(2)]
+    runs = served[0].log().count("told 0 0")
+    robot.observe(0, {"until": str(tmp_path / "over")})
+    chunks: list[Any] = []
+    acting = [threading.Thread(target=lambda: chunks.append(robot.act())) for _ in range(2)]
+    acting[0].start()
+    eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
+    acting[1].start()
+    robot.observe(3, {}, must_go=True)
+    other.observe(0, {})
+    (tmp_path / "over").touch()
+    assert other.act()[0].timestep == 0
+    for each in acting:
+        each.join()
+    assert [(chunk[0].timestep, chunk[0].action.tolist()) for chunk in chunks] == [(0, [0, -1]), (3, [3, 0])]
+    for each in (robot, other):
+        each.stop()
+
+
+def test_an_observation_that_is_no_map_is_refused_and_the_one_that_waits_stays(
+    served: Any, client_module: Any, tmp_path: Path
+) -> None:
+    first, second = [robot_of(client_module, served[1]) for _ in range(2)]
+    second.observe(0, {})
+    second.act()
+    runs = served[0].log().count("told 0 0")
+    first.observe(0, {"until": str(tmp_path / "over")})
+    acting = [threading.Thread(target=first.act)]
+    acting[0].start()
+    eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
+    second.observe(1, {})
+    chunks: list[Any] = []
+    acting.append(threading.Thread(target=lambda: chunks.append(second.act())))
+    acting[1].start()
+    eventually(lambda: served[0].pending("policy") == 1, "the other one waits")
+    with pytest.raises(grpc.RpcError, match="is no map of msgpack"):
+        second.observe(2, [])
+    (tmp_path / "over").touch()
+    for each in acting:
+        each.join()
+    assert chunks[0][0].timestep == 1
+    for each in (first, second):
+        each.stop()
+
+
 def test_a_chunk_is_due_when_the_robot_has_no_action_left(served: Any, client_module: Any) -> None:
     def missed() -> float:
         labels = {"model_name": "policy", "reason": "late"}

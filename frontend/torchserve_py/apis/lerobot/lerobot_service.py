@@ -58,6 +58,8 @@ class _Robot:
         self.setup: Setup | None = None
         #: The timestep of the observation that the latest chunk answers, and how many actions that has.
         self.chunk: tuple[int, int] | None = None
+        #: Held by the request whose step the policy works on, or will: another one gets a later observation.
+        self.turn = asyncio.Lock()
         #: The observation that the policy has, or will have once a worker is free.
         self.asked: SentObservation | None = None
         self._observation: SentObservation | None = None
@@ -74,8 +76,12 @@ class _Robot:
             release()
             return
         if self.setup is not None and self.asked is not None and sent.timestep > self.asked.timestep:
-            make_body = partial(self.body, sent, self.setup)
-            if self.episode.replace(make_body):
+            try:
+                is_taken = self.episode.replace(partial(self.body, sent, self.setup))
+            except EndpointError:
+                release()
+                raise
+            if is_taken:
                 self.asked = sent
                 release()
                 return
@@ -192,7 +198,11 @@ class LeRobotService:
         setup = robot.setup
         if setup is None:
             raise bad_request("GetActions comes after SendPolicyInstructions, which names the policy.")
-        return self._act_on(robot, setup, rpc)
+        return self._act_in_turn(robot, setup, rpc)
+
+    async def _act_in_turn(self, robot: _Robot, setup: Setup, rpc: Rpc) -> Actions:
+        async with robot.turn:
+            return await self._act_on(robot, setup, rpc)
 
     async def _act_on(self, robot: _Robot, setup: Setup, rpc: Rpc) -> Actions:
         sent = await robot.observation()

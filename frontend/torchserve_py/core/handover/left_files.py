@@ -52,6 +52,7 @@ class LeftFiles:
         return found
 
     def among(self, keys: Collection[str]) -> dict[str, Found]:
+        """Return those of these that are there."""
         found: dict[str, Found] = {}
         for model in {key.partition("/")[0] for key in keys}:
             with contextlib.suppress(FileNotFoundError):

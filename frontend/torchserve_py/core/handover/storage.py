@@ -7,7 +7,7 @@ server's clock or hand in it is data: it may be damaged, or not there. All of th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
@@ -91,9 +91,6 @@ class LeftStates(Protocol):
 
     def all(self) -> Mapping[str, Found]:
         """Return all that this server may have without asking others; remove those that are over."""
-
-    def among(self, keys: Collection[str]) -> Mapping[str, Found]:
-        """Return those of these that are there."""
 
     def write(self, key: str, known: Known, given: Iterable[bytes], counts: Callable[[], bool]) -> None:
         """Write a sequence, which appears whole, and only if it ``counts`` just before that."""

@@ -23,13 +23,11 @@ over: a server that has taken a state knows what it was, and removes that if it 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import redis
@@ -51,8 +49,6 @@ from torchserve_py.core.handover.storage import (
 )
 from ts.protocol.boot_clock import boot_time
 from ts.sequences.redis.redis_client import open_client
-
-logger = logging.getLogger(__name__)
 
 #: How long Redis may take to answer (seconds).
 _LIMIT: Final = 1.5
@@ -317,13 +313,6 @@ class HandoverInRedis:
     def all(self) -> dict[str, Found]:
         """Return nothing: others may have all of it. What is over Redis removes."""
         return {}
-
-    def among(self, keys: Collection[str]) -> dict[str, Found]:
-        found: dict[str, Found] = {}
-        for key in keys:
-            if (version := self._call(partial(self._redis.hget, self._left(key), "version"))) is not None:
-                found[key] = Found(version.decode(errors="replace"), key)
-        return found
 
     def write(self, key: str, known: Known, given: Iterable[bytes], counts: Callable[[], bool]) -> None:
         self._check_keeping()
