@@ -25,9 +25,10 @@ END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
 EXPOSE: Final = "expose"  # [EXPOSE, number]: asks for the model's own metrics; never queued behind jobs
-GIVE: Final = "give"  # [GIVE, number, sequence id, move]: asks for all of a sequence; `ts.sequences.handover`
+GIVE: Final = "give"  # [GIVE, number, sequence id, move, ahead]: asks for all of a sequence; `ts.sequences.handover`
+GIVE_AHEAD: Final = "give_ahead"  # [GIVE_AHEAD, number, sequence id, move, pieces]: asks for the pieces behind those
 STATE: Final = "state"  # [STATE, move, bytes]: a piece of that; to the worker that takes it [STATE, sequence id, bytes]
-TAKE: Final = "take"  # [TAKE, number, sequence id, bytes]: to have the sequence whose pieces have come, so many bytes
+TAKE: Final = "take"  # [TAKE, number, sequence id, bytes, version, ahead]: to have the sequence whose pieces have come
 PING: Final = "ping"  # [PING, number]
 CALLED: Final = "called"  # [CALLED, number, status, content type, body, error or None, more]: what came of a `CALL`
 STOP: Final = "stop"  # [STOP]; earlier messages are still answered
@@ -51,6 +52,8 @@ WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for 
 
 #: The most bytes of a `STATE`, so that no frame of a worker becomes longer than the server allows for the smallest.
 STATE_PIECE: Final = 2**19
+#: The answer to `GIVE` of a worker that is to be asked for pieces ahead, since the state is large.
+GIVES_AHEAD: Final = "gives_ahead"
 #: Why a sequence in memory is not handed over: its state cannot be encoded or decoded; the handler keeps it where the
 #: server cannot find it; there is no room for it, or no worker; anything else, such as a worker that dies meanwhile.
 NOT_ENCODABLE: Final = "not_encodable"

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 
+from ts.protocol.frames import Buffer
 from ts.sequence.state_error import StateError
 
 #: The kinds of types whose bytes are their values: truth values, integers, floats, complex numbers, moments, spans of
@@ -17,9 +18,9 @@ _LONGEST: Final = {"f": 8, "c": 16}
 
 
 class ArrayParts(NamedTuple):
-    """An array; ``type`` is the name of its type as numpy's files have it."""
+    """An array; ``type`` is the name of its type as numpy's files have it, and what is read may be in pieces."""
 
-    raw: memoryview | bytes
+    raw: memoryview | bytes | Sequence[Buffer]
     type: str
     shape: Sequence[int]
 
@@ -41,9 +42,18 @@ def array_of(parts: ArrayParts) -> Any:
     """Return an array, which can be changed in place. Raises ValueError: the parts do not fit together."""
     raw, name, shape = parts
     dtype = _type_of(name)
-    if len(raw) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(raw)} bytes are no array of type {dtype} and shape {list(shape)}")
-    return numpy.frombuffer(raw, dtype).reshape(shape).copy() if raw else numpy.zeros(shape, dtype)
+    pieces: Sequence[Buffer] = [raw] if isinstance(raw, memoryview | bytes) else raw
+    size = sum(map(len, pieces))
+    if size != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{size} bytes are no array of type {dtype} and shape {list(shape)}")
+    if len(pieces) == 1:
+        return numpy.frombuffer(pieces[0], dtype).reshape(shape).copy() if size else numpy.zeros(shape, dtype)
+    array = numpy.empty(shape, dtype)
+    content, at = array.reshape(-1).view(numpy.uint8), 0
+    for piece in pieces:
+        content[at : at + len(piece)] = numpy.frombuffer(piece, numpy.uint8)
+        at += len(piece)
+    return array
 
 
 def special_parts(value: Any, place: str) -> list[Any]:

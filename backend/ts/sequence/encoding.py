@@ -17,12 +17,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
 from ts.jobs.errors import device_failure
 from ts.protocol.backed_msgpack import unpack
+from ts.protocol.frames import Buffer
 from ts.sequence.state_error import StateError
 
 #: Turns an instance of a user's class into plain values.
@@ -47,11 +48,16 @@ class _Kind(IntEnum):
     TENSOR = 11
     SPECIAL_ARRAY = 12  # of a subclass
     SPECIAL_TENSOR = 13  # not dense, quantized, or with gradients
+    PART = 14  # bytes that are a part by themselves; in no store
 
 
 _SEQUENCES: Final[Mapping[type, int]] = {tuple: int(_Kind.TUPLE), set: int(_Kind.SET), frozenset: int(_Kind.FROZENSET)}
 _TYPES: Final[Mapping[int, type]] = {code: kind for kind, code in _SEQUENCES.items()}
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
+#: The parts of a state, each in pieces.
+Parts: TypeAlias = Sequence[Sequence[Buffer]]
+#: From how many bytes an array or tensor is a part by itself.
+_LARGE_PART: Final = 2**16
 #: How many containers may be in each other.
 MAX_DEPTH: Final = 100
 #: The depth up to which states are read: earlier releases have written as much.
@@ -154,10 +160,31 @@ class StateEncoding:
             self._prove(encoded, written.classes)
         return encoded
 
-    def _prove(self, encoded: bytes, classes: set[type]) -> None:
+    def encode_in_parts(self, state: Any) -> list[Buffer]:
+        """Return a state in parts: its large arrays and tensors, which may not be copies, and before them all the rest.
+
+        Raises StateError: as `encode`.
+        """
+        written = _Written()
+        large: list[Buffer] = []
+
+        def placed(raw: Any) -> Any:
+            if len(raw) < _LARGE_PART:
+                return raw
+            large.append(raw)
+            return msgpack.ExtType(_Kind.PART, _pack(len(large)))
+
+        tree = self._plain(state, written, "state", 0)
+        rest = _pack((tree, list(map(placed, written.arrays)), list(map(placed, written.tensors))))
+        parts = [rest, *large]
+        if not self._proven >= written.classes:
+            self._prove(rest, written.classes, [[part] for part in parts])
+        return parts
+
+    def _prove(self, encoded: bytes, classes: set[type], parts: Parts = ()) -> None:
         """Make sure that a state with classes that are written for the first time can be read again."""
         try:
-            self.decode(encoded)
+            self.decode(encoded, parts)
         except Exception as error:  # a decoder is the handler's code
             if device_failure(error) is not None:
                 return
@@ -165,14 +192,18 @@ class StateEncoding:
             raise StateError(f"what is stored of {names} cannot be read again: {error}") from error
         self._proven |= classes
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes, parts: Parts = ()) -> Any:
         """Return the state that was encoded as ``data``.
+
+        Args:
+            data: All of it, or its first part.
+            parts: All parts, each in pieces, if it was encoded in parts.
 
         Raises StateError: the bytes are no encoded state, or hold an instance of a class without a decoder.
         """
         try:
             marked: list[_Marked] = []
-            tree, arrays, tensors = _unpacked(data, marked)
+            tree, arrays, tensors = _unpacked(data, marked, parts)
             if not marked:
                 return tree
             stored = _Stored(arrays, tensors, self._decoders, self._gpu_id)
@@ -356,14 +387,16 @@ class _Stored:
         return tensor if device == "cpu" or self._gpu_id is None else tensor.to(f"{device}:{self._gpu_id}")
 
 
-def _unpacked(data: bytes, marked: list[_Marked]) -> Any:
-    """Return what msgpack reads; add to ``marked`` what is yet to be restored."""
+def _unpacked(data: bytes, marked: list[_Marked], parts: Parts = ()) -> Any:
+    """Return what msgpack reads, with its ``parts`` in their places; add to ``marked`` what is yet to be restored."""
 
     def mark(code: int, content: bytes) -> Any:
         if code == _Kind.BYTEARRAY:
             return bytearray(content)
         if code == _Kind.INTEGER:  # which may be a key
             return int.from_bytes(content, "big", signed=True)
+        if code == _Kind.PART:
+            return parts[msgpack.unpackb(content)]
         value = _Marked(code, content)
         marked.append(value)
         return value

@@ -27,6 +27,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final
 
+from ts.protocol.frames import Buffer
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
 from ts.sequence.log_state import LogState
 from ts.sequence.state_size import size_of
@@ -283,6 +284,11 @@ class SequenceCache(MutableMapping[str, Any]):
         """Return a state as a store has it, None if there is none. Raises StateError, or what an encoder raises."""
         state = self._states.get(sequence_id, _NOTHING)
         return None if state is _NOTHING else self.encoding.encode(state)
+
+    def encoded_in_parts(self, sequence_id: str) -> list[Buffer]:
+        """Return a state as `StateEncoding.encode_in_parts` does, empty if there is none. Raises as `encoded` does."""
+        state = self._states.get(sequence_id, _NOTHING)
+        return [] if state is _NOTHING else self.encoding.encode_in_parts(state)
 
     def entries(self, sequence_id: str) -> list[Any]:
         """Return what steps have appended to the sequence's log since the last commit."""

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from ts.jobs.device_copies import to_host
+from ts.protocol.frames import Buffer
 from ts.sequence.state_error import StateError
 
 #: The layouts with one compressed dimension, and the names of their two kinds of indices.
@@ -22,9 +23,9 @@ _LAYOUTS: Final = {name: layout for layout, (name, _, _) in _COMPRESSED.items()}
 
 
 class TensorParts(NamedTuple):
-    """A dense tensor; ``type`` is the name that torch has for its type."""
+    """A dense tensor; ``type`` is the name that torch has for its type, and what is read may be in pieces."""
 
-    raw: bytearray | bytes
+    raw: bytearray | bytes | Sequence[Buffer]
     device: str
     type: str
     shape: Sequence[int]
@@ -57,9 +58,10 @@ def tensor_of(parts: TensorParts, gpu_id: int | None) -> torch.Tensor:
     """Return a tensor, which was on a GPU on that of this worker. Raises ValueError: the parts do not fit together."""
     raw, device, name, shape = parts
     dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or len(raw) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(raw)} bytes are no tensor of type {name} and shape {list(shape)}")
-    flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype) if raw else torch.empty(0, dtype=dtype)
+    content = bytearray(raw) if isinstance(raw, bytearray | bytes) else bytearray().join(raw)
+    if not isinstance(dtype, torch.dtype) or len(content) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(content)} bytes are no tensor of type {name} and shape {list(shape)}")
+    flat = torch.frombuffer(content, dtype=torch.uint8).view(dtype) if content else torch.empty(0, dtype=dtype)
     tensor = flat.reshape(tuple(shape))
     return tensor if device == "cpu" or gpu_id is None else tensor.to(f"{device}:{gpu_id}")
 

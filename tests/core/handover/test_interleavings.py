@@ -18,6 +18,7 @@ from tests.core.dispatch.shell import Shell, stateful
 from torchserve_py.base.causes import Cause
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.dispatch.ownership import Ownership
+from torchserve_py.core.handover.handover import Handover, Move
 from torchserve_py.core.handover.left_files import in_folder
 from torchserve_py.core.handover.left_sequences import ServerHandover
 from torchserve_py.core.handover.next_server import Inheritance
@@ -27,9 +28,11 @@ from torchserve_py.core.jobs.parts import JobFailed, part_of
 from torchserve_py.core.scheduling.closed import ClosedSequences
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
-from ts.protocol.messages import GIVE
+from ts.protocol.messages import GIVE, GIVE_AHEAD, GIVES_AHEAD, TAKE
 
 SEQUENCES = "stuv"
+#: Those with states that are sent ahead.
+LARGE = "uv"
 
 
 class CountingWorker:
@@ -39,11 +42,12 @@ class CountingWorker:
         self.id = self.label = worker_id
         self.world = world
         self.dispatcher = world.shell.dispatcher
-        self.sent_at, self.paused, self.hands_over = 0.0, False, True
+        self.sent_at, self.paused, self.hands_over, self.takes_ahead = 0.0, False, True, True
         self.loss_cause, self.left_unread = Cause.worker_died, False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.counts: dict[str, int] = {}
-        self.arriving: dict[str, bytes] = {}
+        self.arriving: dict[str, list[bytes]] = {}
+        self.copies: dict[str, int] = {}  # of the counts of `LARGE`, which are sent ahead
         self.told: list[str] = []  # the sequences of whose end it was told
         self.relays: dict[int, Callable[[bytes], None]] = {}
         self.to_do: deque[Callable[[], None]] = deque()
@@ -66,11 +70,12 @@ class CountingWorker:
         self.to_do.append(lambda: self.drop(sequence_id))
 
     def send_state(self, sequence_id: str, piece: bytes) -> None:
-        self.to_do.append(lambda: self.arriving.update({sequence_id: self.arriving.get(sequence_id, b"") + piece}))
+        self.to_do.append(lambda: self.arriving.setdefault(sequence_id, []).append(piece))
 
     async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.to_do.append(lambda: self.give(answer, *fields) if kind == GIVE else self.take(answer, *fields))
+        answers = {GIVE: self.give, GIVE_AHEAD: self.give_ahead, TAKE: self.take}
+        self.to_do.append(lambda: answers[kind](answer, *fields))
         await asyncio.wait([answer, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         return answer.result() if answer.done() else None
 
@@ -86,25 +91,46 @@ class CountingWorker:
 
     def drop(self, sequence_id: str) -> None:
         self.counts.pop(sequence_id, None)
+        self.copies.pop(sequence_id, None)
         self.arriving.pop(sequence_id, None)
 
-    def give(self, answer: asyncio.Future[Any], sequence_id: str, number: int) -> None:
+    def give(self, answer: asyncio.Future[Any], sequence_id: str, number: int, ahead: int | None) -> None:
+        copy = self.copies.pop(sequence_id, None)
         if self.world.refuses.pop(sequence_id, False):
             answer.set_result(["not_encodable", "it is a test"])
             return
-        state = str(self.counts[sequence_id]).encode()
+        if ahead == 0 and sequence_id in LARGE:
+            answer.set_result([GIVES_AHEAD])
+            return
+        count = self.counts[sequence_id]
+        state = str(count).encode() if not ahead or copy is None else b"%+d" % (count - copy)
         for piece in (state[:1], state[1:]):
-            if relay := self.relays.get(number):
-                relay(piece)
+            self.relay(number, piece)
         answer.set_result([len(state)])
 
-    def take(self, answer: asyncio.Future[Any], sequence_id: str, size: int, version: str) -> None:
-        state = self.arriving.pop(sequence_id, b"")
+    def give_ahead(self, answer: asyncio.Future[Any], sequence_id: str, number: int, sent: int) -> None:
+        if sent == 0 and sequence_id in self.counts:
+            self.copies[sequence_id] = self.counts[sequence_id]
+        pieces = f"{self.copies.get(sequence_id, 0):03}".encode()
+        if sent < 0 or sequence_id not in self.copies or self.world.refuses.pop(sequence_id, False):
+            self.copies.pop(sequence_id, None)
+            answer.set_result(["failed", "it is a test"])
+            return
+        self.relay(number, pieces[sent : sent + 1])
+        answer.set_result([sent + 1, len(pieces)])
+
+    def relay(self, number: int, piece: bytes) -> None:
+        if relay := self.relays.get(number):
+            relay(piece)
+
+    def take(self, answer: asyncio.Future[Any], sequence_id: str, size: int, version: str, ahead: int = 0) -> None:
+        pieces = self.arriving.pop(sequence_id, [])
+        copy, state = b"".join(pieces[:ahead]), b"".join(pieces[ahead:])
         if len(state) != size or self.world.refuses.pop(sequence_id, False):
             answer.set_result(["failed", "it is a test"])
             return
         assert sequence_id not in self.counts, "it has another state of the sequence"
-        self.counts[sequence_id] = int(state)
+        self.counts[sequence_id] = int(state) + (int(copy) if state.startswith(b"+") else 0)
         answer.set_result([])
 
 
@@ -343,6 +369,8 @@ async def play(steps: list[tuple[str, int]], *, kills: bool, folder: Path | None
         world.check_places()
     await world.settle()
     world.check_places()
+    for each in world.workers.values():
+        assert (each.arriving, each.copies) == ({}, {}), "what was sent ahead is dropped"
     counts: Counter[str] = Counter()
     lost: set[str] = set()
     for sequence_id, call in world.calls:
@@ -361,3 +389,22 @@ async def play(steps: list[tuple[str, int]], *, kills: bool, folder: Path | None
         assert sequence_id not in lost, "a sequence that is lost goes on"
         counts[sequence_id] += 1
         assert count == counts[sequence_id], f"a step of {sequence_id} is lost, or counts twice"
+
+
+@pytest.mark.parametrize("defect", ["copy_stays_when_the_sequence_ends", "copy_of_another_worker_is_used"])
+def test_hand_overs_with_a_defect_are_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Handover._move_ahead
+
+    def moved(handover: Handover, sequence_id: str, giver: Worker, to: Any) -> Any:
+        move, taker = real(handover, sequence_id, giver, to), handover.successor()
+        return move if move is None or taker is None else Move(giver, taker, move.ahead, is_at_taker=True)
+
+    if defect == "copy_stays_when_the_sequence_ends":
+        monkeypatch.setattr(Handover, "closed", lambda handover, sequence_id: None)
+    else:
+        monkeypatch.setattr(Handover, "_move_ahead", moved)
+    with pytest.raises(AssertionError):
+        for seed in range(300):
+            choice = random.Random(seed)
+            steps = [(choice.choice(WHAT), choice.randrange(1_000)) for _ in range(choice.randrange(20, 150))]
+            asyncio.run(play(steps, kills=seed % 2 == 0))

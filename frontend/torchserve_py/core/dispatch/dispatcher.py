@@ -646,7 +646,7 @@ class Dispatcher(CallOwner):
         if self._over is not None and (count := self._over.newly_forgotten()):
             self._note_forgotten(count)
         self._moving.pop(effect.sequence_id, None)
-        if self._handover.moves:
+        if self._handover.moves or self._handover.ahead:
             self._handover.closed(effect.sequence_id)
         if self.inheritance is not None:
             self.inheritance.closed(effect.sequence_id, is_lost=effect.reason is CloseReason.worker_lost)

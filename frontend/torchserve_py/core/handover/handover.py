@@ -1,7 +1,8 @@
 """Moves the sequences of a worker that is to leave to the other workers of its model, one by one.
 
 Only the sequence that moves waits, and only between two of its steps; the others go on at their worker until it is
-their turn. `Move` is the life of one move; `ts.sequences.handover` is what the workers do.
+their turn. A large state is sent ahead while its sequence goes on; then only what has changed since moves. `Move` is
+the life of one move; `ts.sequences.handover` is what the workers do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from ts.protocol.boot_clock import boot_time
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import (
     GIVE,
+    GIVE_AHEAD,
+    GIVES_AHEAD,
     MIGRATED,
     MOVE_FAILED,
     MOVE_REFUSALS,
@@ -46,6 +49,9 @@ _AT_ONCE: Final = 2
 _LOOK_INTERVAL: Final = 0.05
 #: After how long a sequence is tried again that could not be left to a server which asks for it (seconds).
 _ASK_AGAIN: Final = 1.0
+#: Tells a worker that a copy which it has made is of no use; how long it may take to hear that (seconds).
+_DROPPED: Final = -1
+_DROP_LIMIT: Final = 5.0
 #: How many workers a sequence is offered to, if each of them leaves or dies meanwhile.
 _MOST_TAKERS: Final = 3
 
@@ -64,6 +70,7 @@ _NAMED: Final = Refusal(MOVE_FAILED, "a client names its version")
 _NO_SUCCESSOR: Final = Refusal(NO_SUCCESSOR, "no other worker is ready that takes sequences")
 _UNTAKEN: Final = Refusal(MOVE_FAILED, "the other worker ended, or gave no answer in time")
 _UNGIVEN: Final = Refusal(MOVE_FAILED, "its worker ended, or gave no answer in time")
+_LARGE: Final = Refusal(MOVE_FAILED, "its state is to be sent ahead")
 
 
 @dataclass(slots=True)
@@ -94,6 +101,14 @@ class Taker(Protocol):
     def id(self) -> str:
         """Its name."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is up."""
+
+    @property
+    def takes_ahead(self) -> bool:
+        """Whether it can have pieces of a state that may change before the sequence moves."""
+
     def send_state(self, sequence_id: str, piece: Buffer) -> None:
         """Send a piece of a sequence."""
 
@@ -109,17 +124,35 @@ class Move:
     """A sequence on its way, see `move`.
 
     Attributes:
+        ahead: How many pieces of the state were sent ahead to the taker; 0 if they may be, None if they are not to be.
         is_at_taker: Whether the taker may have something of the sequence.
     """
 
     giver: Worker
     taker: Taker
-    state: MoveState = ASKED
+    ahead: int | None = None
     is_at_taker: bool = False
+    state: MoveState = ASKED
 
     def advance(self, event: MoveEvent) -> None:
         """Go on with an event."""
         self.state = MOVE_TRANSITIONS[self.state, event]
+
+
+@dataclass(slots=True, eq=False)
+class Ahead:
+    """A large state of which a taker has a copy, or part of it, while the sequence goes on at the giver.
+
+    Attributes:
+        pieces: How many pieces the copy has; None until all were sent.
+        is_at_taker: Whether one of them was sent.
+    """
+
+    giver: Worker
+    taker: Taker
+    to: Destination | None
+    pieces: int | None = None
+    is_at_taker: bool = False
 
 
 class Destination(Protocol):
@@ -203,6 +236,8 @@ class Handover:
         self._given = itertools.count()
         #: The moves that are under way, by the ids of the sequences.
         self.moves: dict[str, Move] = {}
+        #: What was sent ahead of sequences that are to move next, by their ids.
+        self.ahead: dict[str, Ahead] = {}
         #: What gets all sequences from now on, whatever they were to move to; None while nothing does.
         self.final: Destination | None = None
         #: What has become of the sequences that were left since they rested.
@@ -283,6 +318,7 @@ class Handover:
         """A sequence is over: if it was moving, the taker drops it before it gets a step of another one of this id."""
         if (move := self.moves.get(sequence_id)) is not None and (move.state, "closed") in MOVE_TRANSITIONS:
             self._end(move, sequence_id, "closed")
+        self._drop_ahead(sequence_id)
 
     async def _drain(
         self,
@@ -304,7 +340,7 @@ class Handover:
             left = running_time().now()
             if not self._scheduler.leave(sequence):
                 if left >= until:
-                    self._refuse(sequence, _STREAMS, vacated)
+                    await self._refuse(sequence, _STREAMS, vacated)
                 else:
                     waiting.append(sequence)
                     await asyncio.sleep(_LOOK_INTERVAL)
@@ -319,12 +355,17 @@ class Handover:
                 self._metrics.handover.moved.inc()
             elif refusal is _STREAMS and running_time().now() < until:
                 waiting.append(sequence)
+            elif refusal is _LARGE:
+                await self._send_ahead(sequence, worker, until, to)
+                waiting.appendleft(sequence)
             elif sequence.state is not sequences.CLOSED:
-                self._refuse(sequence, refusal, vacated)
+                await self._refuse(sequence, refusal, vacated)
 
-    def _refuse(self, sequence: sequences.Sequence, refusal: Refusal, vacated: Vacated) -> None:
+    async def _refuse(self, sequence: sequences.Sequence, refusal: Refusal, vacated: Vacated) -> None:
         vacated.stay[sequence.id] = refusal
         self._metrics.handover.refused[refusal.reason].inc()
+        if (ahead := self._drop_ahead(sequence.id)) is not None:
+            await ahead.giver.ask(GIVE_AHEAD, _DROP_LIMIT, sequence.id, 0, _DROPPED)
 
     async def _leave(
         self, sequence: sequences.Sequence, giver: Worker, until: float, to: Destination | None
@@ -336,17 +377,67 @@ class Handover:
             if (left := until - running_time().now()) <= 0:
                 return _BUSY
             await self._until(lambda: not sequence.in_flight or _streams(sequence), left)
+        may_be_ahead = sequence.id not in self.ahead
         for _ in range(_MOST_TAKERS):
             if sequence.state is sequences.CLOSED:
                 return _IS_OVER
             to = self.final or to
-            taker = (self if to is None else to).successor()
-            if taker is None:
-                return _NO_SUCCESSOR
-            refusal = await self._move(sequence, Move(giver, taker), until, to)
+            move = self._move_ahead(sequence.id, giver, to)
+            if move is None:
+                taker = (self if to is None else to).successor()
+                if taker is None:
+                    return _NO_SUCCESSOR
+                move = Move(giver, taker, 0 if may_be_ahead and taker.takes_ahead else None)
+            refusal = await self._move(sequence, move, until, to)
             if refusal is not _UNTAKEN:
                 return refusal
+            may_be_ahead = False
         return _UNTAKEN
+
+    async def _send_ahead(
+        self, sequence: sequences.Sequence, giver: Worker, until: float, to: Destination | None
+    ) -> None:
+        """Send a large state as it is now to its next worker while the sequence goes on; else it moves whole."""
+        taker = (self if to is None else to).successor()
+        if taker is None or not taker.takes_ahead or sequence.state is sequences.CLOSED:
+            return
+        self.ahead[sequence.id] = ahead = Ahead(giver, taker, to)
+        number = next(self._given)
+        giver.relays[number] = partial(self._relay_ahead, sequence.id, ahead)
+        try:
+            await self._until(lambda: not sequence.in_flight, until - running_time().now())
+            sent, wanted = 0, 1
+            while sent < wanted and self.ahead.get(sequence.id) is ahead and taker.ready:
+                given = await giver.ask(GIVE_AHEAD, until - running_time().now(), sequence.id, number, sent)
+                if not _are_sizes(given, 2) or given[0] <= sent:
+                    return
+                sent, wanted = given
+            ahead.pieces = sent
+        finally:
+            del giver.relays[number]
+
+    def _relay_ahead(self, sequence_id: str, ahead: Ahead, piece: bytes) -> None:
+        if self.ahead.get(sequence_id) is ahead:
+            ahead.is_at_taker = True
+            ahead.taker.send_state(sequence_id, piece)
+
+    def _move_ahead(self, sequence_id: str, giver: Worker, to: Destination | None) -> Move | None:
+        """Return a move to the worker that has the copy of a state which was sent ahead, None if there is none."""
+        ahead = self.ahead.get(sequence_id)
+        if ahead is None:
+            return None
+        if ahead.pieces is None or ahead.giver is not giver or ahead.to is not to or not ahead.taker.ready:
+            self._drop_ahead(sequence_id)
+            return None
+        del self.ahead[sequence_id]
+        return Move(giver, ahead.taker, ahead.pieces, is_at_taker=True)
+
+    def _drop_ahead(self, sequence_id: str) -> Ahead | None:
+        """Let the taker drop what was sent ahead of a sequence; return what that was."""
+        ahead = self.ahead.pop(sequence_id, None)
+        if ahead is not None and ahead.is_at_taker:
+            _drop(ahead.taker, sequence_id)
+        return ahead
 
     def successor(self) -> Worker | None:
         """Return the worker that is to have the next sequence which moves, None if there is none."""
@@ -369,7 +460,8 @@ class Handover:
                 return given
             move.advance("given")
             version = "" if to is None else to.from_version
-            taken = await move.taker.ask(TAKE, until - running_time().now(), sequence.id, given, version)
+            fields = sequence.id, given, version, move.ahead or 0
+            taken = await move.taker.ask(TAKE, until - running_time().now(), *fields)
             if move.state is OVER:
                 return _IS_OVER
             if taken != []:
@@ -389,8 +481,10 @@ class Handover:
         number = next(self._given)
         move.giver.relays[number] = partial(self._relay, sequence_id, move)
         try:
-            given = await move.giver.ask(GIVE, until - running_time().now(), sequence_id, number)
-            return given[0] if _is_size(given) else refusal_in(given, _UNGIVEN)
+            given = await move.giver.ask(GIVE, until - running_time().now(), sequence_id, number, move.ahead)
+            if given == [GIVES_AHEAD]:
+                return _LARGE
+            return given[0] if _are_sizes(given, 1) else refusal_in(given, _UNGIVEN)
         finally:
             del move.giver.relays[number]
 
@@ -452,8 +546,8 @@ def _streams(sequence: sequences.Sequence) -> bool:
     return any(job.state is STREAMING for job in sequence.in_flight)
 
 
-def _is_size(given: Any) -> bool:
-    return isinstance(given, list) and len(given) == 1 and isinstance(given[0], int)
+def _are_sizes(given: Any, count: int) -> bool:
+    return isinstance(given, list) and len(given) == count and all(isinstance(each, int) for each in given)
 
 
 def refusal_in(answer: Any, otherwise: Refusal = _UNTAKEN) -> Refusal:

@@ -42,6 +42,8 @@ class NextServer:
     """
 
     id = "next server"
+    ready = True
+    takes_ahead = False
     from_version = ""
 
     def __init__(
@@ -68,7 +70,7 @@ class NextServer:
 
     async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
         """Write a sequence of which all pieces have come; return as a worker does that was asked to `TAKE` it."""
-        sequence_id, size, _ = fields
+        sequence_id, size, *_ = fields
         pieces, sequence = self._pieces.pop(sequence_id, []), self._scheduler.sequence(sequence_id)
         if sequence is None or sum(map(len, pieces)) != size:
             return [MOVE_FAILED, "not all of it has come"]

@@ -296,6 +296,11 @@ class Worker:
         return await self._questions.ask(kind, limit, fields) if self.ready else None
 
     @property
+    def takes_ahead(self) -> bool:
+        """Whether it can have pieces of a sequence that may change before this moves here."""
+        return True
+
+    @property
     def hands_over(self) -> bool:
         """Whether it can give its sequences to other workers, and take theirs."""
         return self._ranks.count == 1 and bool(self.declares.get("sequence_states", {}).get("handsOver"))
