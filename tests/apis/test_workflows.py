@@ -288,14 +288,6 @@ def test_a_node_that_does_not_load_takes_the_others_with_it(running: RunningServ
     assert not list(running.temp.glob("ts-server-*/models/*"))
 
 
-def test_a_model_with_sequences_is_refused(running: RunningServer) -> None:
-    model_folder(running.model_store, "stateful", SHOUT, "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\n")
-    add_workflow(running, "sequences", "models: {m: {url: stateful}}\ndag: {m: []}")
-    message = error_of(register(running, "sequences.war"))[2]
-    assert "m: a model with sequenceBatching cannot be part of a workflow" in message
-    assert not running.workers()
-
-
 def test_errors_of_the_management_calls(running: RunningServer) -> None:
     add_workflow(running, "once", "dag: {seen: []}", FUNCTIONS)
     assert register(running, "once.war", workflow_name="renamed").status_code == 200

@@ -66,7 +66,10 @@ LISTENERS = {
         ("/v1/conversations/{conversation_id}/items", "post"): ("openai_create_items", {"200", "default"}),
         ("/v1/conversations/{conversation_id}/items/{item_id}", "get"): ("openai_get_item", {"200", "default"}),
         ("/v1/conversations/{conversation_id}/items/{item_id}", "delete"): ("openai_delete_item", {"200", "default"}),
-        ("/wfpredict/{workflow_name}", "post"): ("workflow_predictions", {"200", "400", "404", "500", "503"}),
+        ("/wfpredict/{workflow_name}", "post"): (
+            "workflow_predictions",
+            {"200", "400", "404", "408", "409", "410", "500", "503"},
+        ),
     },
     "management": {
         ("/", "options"): ("apiDescription", {"200", "500"}),

@@ -70,6 +70,9 @@ MAX_OPEN_CALLS: Final = 1024
 #: The header of a request that is a call: how many calls lie between a client's request and it, itself included. No
 #: client can send a header whose name begins with a colon.
 CALL_DEPTH: Final = ":call-depth"
+#: The header of a step within a workflow: the digest of the client's request, by which a repetition is told from
+#: another request under the same number or id; the step's own body may differ then.
+REQUEST_DIGEST: Final = ":request-digest"
 
 JOBS_CHANNEL: Final = "jobs"
 HEARTBEAT_CHANNEL: Final = "heartbeat"
@@ -90,7 +93,7 @@ CUSTOM: Final = "custom"  # the same, for a route that the model itself has decl
 COMPARED_ANSWERS: Final = "compared_answers"  # two answers to compare, see `ts.versions.traffic.compared_answers`
 OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clients write it
 GR00T: Final = "gr00t"  # the same, as GR00T's clients write it
-SAGEMAKER_CLOSE: Final = "sagemaker_close"  # only that a session of SageMaker's ends; the handler does not get it
+SAGEMAKER_CLOSE: Final = "sagemaker_close"  # only that a sequence ends; the handler does not get it
 
 
 class InferRow(NamedTuple):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torchserve_py.apis.workflows.errors import NodeFailed
 from torchserve_py.apis.workflows.execution import RunnableNode, execute
 from torchserve_py.apis.workflows.spec import Dag, Node, NodeSettings
 from torchserve_py.base.causes import Cause
-from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.errors import ModelNotFound
 
@@ -226,6 +226,56 @@ async def test_a_model_that_is_gone() -> None:
     with pytest.raises(NodeFailed, match=r"^Error executing m: Model not found: m$") as error:
         await run({"m": []}, FakeModels())
     assert error.value.cause is Cause.unregistered
+
+
+def in_sequence(ends: bool = False) -> Call:
+    """Return a call of a sequence, whose client names no step."""
+    call = Call((), b"in")
+    headers = (("ts_request_sequence_id", "s"), ("ts_request_id", call.id))
+    call.sequence = SequenceRequest("s", False, ends, headers)
+    return call
+
+
+async def run_sequence(call: Call, models: FakeModels, stateful: str, attempts: int = 1, ms: int = 60000) -> None:
+    """Send a call through a chain of all models, of which one keeps sequences."""
+    names = list(models)
+    nodes = runnable(names, attempts, ms)
+    nodes[stateful] = replace(nodes[stateful], is_stateful=True)
+    dag = Dag({name: names[i + 1 : i + 2] for i, name in enumerate(names)})
+    async for _ in execute(dag, nodes, models, call):  # type: ignore[arg-type]
+        pass
+
+
+async def test_only_nodes_that_keep_sequences_get_the_sequence() -> None:
+    models = FakeModels({name: FakeModel(answering(name)) for name in ("pre", "memory", "last")})
+    call = in_sequence()
+    await run_sequence(call, models, "memory")
+    given = {name: model.calls[0] for name, model in models.items()}
+    assert {name: each.call.sequence for name, each in given.items()} == {
+        "pre": None,
+        "memory": call.sequence,
+        "last": None,
+    }
+    headers = dict(given["memory"].headers)
+    assert headers.pop(":request-digest")
+    assert headers == {"ts_request_sequence_id": "s", "ts_request_id": call.id}
+    assert given["last"].headers == ()
+
+
+async def test_a_sequence_that_is_over_is_not_begun_anew_by_a_second_try() -> None:
+    models = FakeModels({"memory": FakeModel(lambda call: call.call.fail(Cause.sequence_lost))})
+    with pytest.raises(NodeFailed) as error:
+        await run_sequence(in_sequence(), models, "memory", attempts=3)
+    assert (error.value.cause, len(models["memory"].calls)) == (Cause.sequence_lost, 1)
+
+
+async def test_a_step_that_takes_too_long_may_count_all_the_same() -> None:
+    models = FakeModels({"pre": FakeModel(answering("")), "memory": FakeModel(never)})
+    with pytest.raises(NodeFailed) as error:
+        await run_sequence(in_sequence(), models, "memory", attempts=2, ms=10)
+    assert error.value.cause is Cause.outcome_unknown
+    first, second = (dict(each.headers)["ts_request_id"] for each in models["memory"].calls)
+    assert first == second, "of two tries one counts"
 
 
 async def test_a_client_that_hangs_up_cancels_what_runs() -> None:

@@ -203,6 +203,16 @@ def test_one_that_has_ended_makes_room() -> None:
     assert key.ask("a", open_ones) is Cause.too_many_sequences
 
 
+def test_a_node_of_a_workflow_may_open_no_more_either() -> None:
+    key, still_open = Key(open_sequences=1), {"a", "b"}
+    assert key.ask("a", still_open) is None
+    within = Call((), b"").within(b"", None, "workflow")
+    within.sequence = SequenceRequest("b", False, False, ())
+    refused = key.begin(within, "m", still_open.__contains__)
+    assert isinstance(refused, Exceeded)
+    assert refused.cause is Cause.too_many_sequences
+
+
 def test_refusals_are_counted_apart() -> None:
     key = Key(requests_at_once=1)
     assert [key.ask(), key.ask(), key.ask()] == [None, Cause.too_many_at_once, Cause.too_many_at_once]

@@ -14,7 +14,7 @@ import msgpack
 
 from ts.context import RequestProcessor
 from ts.jobs.errors import RowFailure
-from ts.protocol.messages import InferRow
+from ts.protocol.messages import REQUEST_DIGEST, InferRow
 from ts.runtime.decoded_rows import Parameter, form_fields, media_type
 from ts.sequences.steps.record import DIGEST_SIZE, digest_of, digest_of_body
 
@@ -39,11 +39,16 @@ def digest_of_values(sent: InferRow, request: RequestProcessor, forms: str) -> b
 
 
 def digest_of_request(sent: InferRow, request: RequestProcessor, forms: str, *, is_named: bool) -> bytes:
-    """Return the digest of a request; with that of the call if the client has named it, by a number or an id."""
+    """Return the digest of a request; with that of the call if the client has named it, by a number or an id.
+
+    Within a workflow it is the digest of the client's request.
+    """
+    told = request.get_headers_by_name().get
+    if (given := told(REQUEST_DIGEST)) is not None:
+        return bytes.fromhex(given)
     values = digest_of_values(sent, request, forms)
     if not is_named:
         return values
-    told = request.get_headers_by_name().get
     return values + _digest_of_call(sent.protocol, sent.content_type, *map(told, _OF_CALLS))
 
 

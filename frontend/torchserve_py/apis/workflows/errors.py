@@ -61,16 +61,25 @@ class NodeFailed(WorkflowError):
 
     `cause` is why the node's model gave no answer; None if the handler answered with an error or too late. An empty
     reason: there is no more to say than the cause. `refusal` is what a worker has told of the client's request itself,
-    which it cannot read, or which does not fit the model.
+    which it cannot read, or which does not fit the model. `retry_after` is in how many seconds the client may come
+    back.
     """
 
     error_type = "InternalServerException"
 
     def __init__(
-        self, node: str, model_name: str, reason: str, cause: Cause | None, refusal: Part | None = None
+        self,
+        node: str,
+        model_name: str,
+        reason: str,
+        cause: Cause | None,
+        refusal: Part | None = None,
+        *,
+        retry_after: int = 1,
     ) -> None:
         super().__init__(f"Error executing {node}", reason)
         self.node = node
         self.model_name = model_name
         self.cause = cause
         self.refusal = refusal
+        self.retry_after = retry_after

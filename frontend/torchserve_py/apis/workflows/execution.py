@@ -3,13 +3,17 @@
 Each node is a task that waits for its parents, so independent nodes run at the same time. The first node that fails in
 its last attempt ends the others: their jobs are cancelled, and the request gets the error of that node. The only leaf
 runs last, and its answer is passed on part by part.
+
+A request of a sequence is a step of the sequence with that id at each node that keeps sequences. The client's number or
+id of the request is the step's at all of them, so a request that is repeated gets the kept answers of the nodes that
+have counted it, and runs at the others.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +22,7 @@ from torchserve_py.apis.workflows.spec import Dag, Node
 from torchserve_py.base.bounded_json import UnreadableJson, check_object
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.task_group import TaskGroup
-from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.jobs.parts import JobFailed, Part
 from torchserve_py.core.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.serving.serving import Serving
@@ -28,9 +32,22 @@ from torchserve_py.endpoints.responses import Responses
 from torchserve_py.endpoints.time_limits import seconds_left
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.running_time import running_time
+from ts.context import RequestProcessor
 from ts.protocol.media_types import JSON
+from ts.protocol.messages import REQUEST_DIGEST, REQUEST_ID, SAGEMAKER_CLOSE, InferRow
+from ts.sequences.steps.request_digest import digest_of_values
+from ts.sequences.steps.step import INTERRUPTED_HEADER
 
 logger = logging.getLogger(__name__)
+
+#: What reads forms in workers; imported only when the first form comes.
+_FORMS: Final = "ts.contracts.forms.form_bodies"
+#: The headers of its node that a workflow's answer has.
+_PASSED_ON: Final = frozenset(("content-type", INTERRUPTED_HEADER))
+#: With these a node's sequence is over, which the client has to know: a second try would begin another one.
+_OVER: Final = frozenset(
+    (Cause.sequence_lost, Cause.sequence_expired, Cause.sequence_ended, Cause.sequence_unknown, Cause.version_gone)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,7 @@ class RunnableNode:
     node: Node
     model_name: str
     model_version: str
+    is_stateful: bool = False
 
 
 class _Runs:
@@ -88,6 +106,13 @@ class WorkflowCall(HttpCall):
     def name(self) -> str:
         return self._name
 
+    def in_sequence(self, sequence: SequenceRequest) -> None:
+        """Make the call a step of a sequence, which the call's id names at all nodes if its client does not."""
+        if sequence.step is None and REQUEST_ID not in dict(sequence.headers):
+            sequence = sequence._replace(headers=(*sequence.headers, (REQUEST_ID, self.id)))
+        self.sequence, self.sequence_id = sequence, sequence.id
+        self.headers = (*self.headers, *sequence.headers)
+
     def run(self, answer: AsyncGenerator[Part]) -> None:
         """Pass on what gives the workflow's answer."""
         self.owner = _RUNS
@@ -128,15 +153,53 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
     The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
     answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
     """
+    answered: set[str] = set()
+    try:
+        async with aclosing(_answer(dag, nodes, serving, call, answered)) as parts:
+            async for part in parts:
+                yield part
+    except NodeFailed as failure:
+        if call.sequence is not None and failure.cause is not Cause.outcome_unknown:
+            await _end_at_others(nodes, serving, call, call.sequence, answered)
+        raise
+
+
+async def _end_at_others(
+    nodes: Mapping[str, RunnableNode], serving: Serving, call: Call, sequence: SequenceRequest, answered: set[str]
+) -> None:
+    """End a sequence at all nodes if one has ended it, so that the next one under its id begins everywhere.
+
+    Not if the client has named the step: sent again, that ends the sequence at the nodes which have failed.
+    """
+    is_named = dict(sequence.headers).get(REQUEST_ID) != call.id
+    if is_named or not sequence.ends or not any(nodes[name].is_stateful for name in answered):
+        return
+    for name, node in nodes.items():
+        if node.is_stateful and name not in answered:
+            closing = call.within(b"", None, "workflow", sequence.headers)
+            closing.sequence, closing.protocol = sequence, SAGEMAKER_CLOSE  # only a step ends what is stored
+            with suppress(NodeFailed):
+                await _try_once(node, serving, closing)
+
+
+async def _answer(
+    dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call, answered: set[str]
+) -> AsyncGenerator[Part]:
+    """Do what `execute` does, and add to ``answered`` the nodes that have given their whole answer."""
     streams = dag.leaves if len(dag.leaves) == 1 else ()
     tasks: dict[str, asyncio.Task[bytes]] = {}
     failure: BaseException | None = None
+
+    async def run(name: str, above: Mapping[str, asyncio.Task[bytes]]) -> bytes:
+        answer = await _run_node(nodes[name], serving, call, above)
+        answered.add(name)
+        return answer
+
     try:
         async with TaskGroup() as group:
             for name, parents in dag.parents.items():
                 if name not in streams:
-                    above = {parent: tasks[parent] for parent in parents}
-                    tasks[name] = group.create_task(_run_node(nodes[name], serving, call, above))
+                    tasks[name] = group.create_task(run(name, {parent: tasks[parent] for parent in parents}))
     except ExceptionGroup as failures:  # others follow from the first, or came before their tasks were cancelled
         failure = failures.exceptions[0]
     if failure is not None:
@@ -150,7 +213,7 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
         return
     (leaf,) = streams
     inputs = {parent: answers[parent] for parent in dag.parents[leaf]}
-    async with aclosing(_stream(nodes[leaf], serving, _of_parents(inputs, call) if inputs else call)) as parts:
+    async with aclosing(_stream(nodes[leaf], serving, _input_of(nodes[leaf], inputs, call))) as parts:
         async for part in parts:
             yield part
 
@@ -158,25 +221,45 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
 async def _run_node(
     node: RunnableNode, serving: Serving, call: Call, parents: Mapping[str, asyncio.Task[bytes]]
 ) -> bytes:
-    answers = {name: await task for name, task in parents.items()}
-    own_input = _of_parents(answers, call) if answers else call
+    own_input = _input_of(node, {name: await task for name, task in parents.items()}, call)
     for _ in range(node.node.settings.attempts - 1):
         try:
             return await _try_once(node, serving, own_input)
         except NodeFailed as failure:
-            if failure.refusal is not None:
+            if not _may_try_again(failure):
                 raise
     return await _try_once(node, serving, own_input)
 
 
-def _of_parents(answers: Mapping[str, bytes], call: Call) -> Call:
-    """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
+def _may_try_again(failure: NodeFailed) -> bool:
+    return failure.refusal is None and failure.cause not in _OVER
+
+
+def _input_of(node: RunnableNode, answers: Mapping[str, bytes], call: Call) -> Call:
+    """Return a node's input: the request for the start node, else the answers of its parents.
+
+    The answer of an only parent is the body; the answers of several are under their names.
+    """
+    if not answers:
+        return call
     (body, *others) = answers.values()
     values = [(name, None, answer) for name, answer in answers.items()] if others else body
-    within = call.within(values, None, "workflow")
+    if call.sequence is None or not node.is_stateful:
+        within = call.within(values, None, "workflow")
+    else:
+        # What its parents answer may differ when the client repeats the request, which is the same step all the same.
+        headers = (*call.sequence.headers, (REQUEST_DIGEST, _digest_of(call)))
+        within = call.within(values, None, "workflow", headers)
+        within.sequence = call.sequence
     if isinstance(call, WorkflowCall):
         within.answer_in = seconds_left(call.request)
     return within
+
+
+def _digest_of(call: Call) -> str:
+    """Return the digest of the client's request, as the worker of a start node with sequences reads it."""
+    row = InferRow(call.id, call.headers, call.content_type, call.body, call.protocol, False)
+    return digest_of_values(row, RequestProcessor(None, call.headers), _FORMS).hex()
 
 
 async def _try_once(node: RunnableNode, serving: Serving, given: Call) -> bytes:
@@ -200,10 +283,11 @@ async def _stream(node: RunnableNode, serving: Serving, given: Call) -> AsyncGen
             try:
                 first = await running_time().within(_limit(node), _first(parts))
             except (NodeFailed, TimeoutError) as error:
-                if tries and not (isinstance(error, NodeFailed) and error.refusal):
+                if tries and (isinstance(error, TimeoutError) or _may_try_again(error)):
                     continue
                 raise error if isinstance(error, NodeFailed) else _late(node) from error
-            yield _whole(first.body) if not first.more else first._replace(headers=_headers(first))
+            headers = [[name, value] for name, value in first.headers if name.lower() in _PASSED_ON]
+            yield first._replace(headers=headers) if first.more else _whole(first.body, headers)
             if first.more:
                 async for part in parts:
                     yield part
@@ -217,6 +301,8 @@ async def _first(parts: AsyncGenerator[Part]) -> Part:
 async def _parts(node: RunnableNode, serving: Serving, given: Call) -> AsyncGenerator[Part]:
     """Yield the parts of one try. Raises NodeFailed: one of them says that it failed, or there is none."""
     call = given.again(via="workflow")
+    if not node.is_stateful:
+        call.sequence = None
     try:
         serving.submit(serving.get(node.model_name, node.model_version), call)
         more = True
@@ -231,20 +317,19 @@ async def _parts(node: RunnableNode, serving: Serving, given: Call) -> AsyncGene
             more = part.more
             yield part
     except JobFailed as error:
-        raise _failed(node, "", error.cause) from error
+        why = "" if call.exceeded is None else call.exceeded.message
+        retry_after = 1 if call.exceeded is None else call.exceeded.retry_after
+        raise NodeFailed(node.node.name, node.model_name, why, error.cause, retry_after=retry_after) from error
     except (ModelNotFound, ModelVersionNotFound) as error:
         raise _failed(node, str(error), Cause.unregistered) from error
     finally:
         call.cancel()  # without effect on a job that has ended
 
 
-def _whole(body: bytes | bytearray) -> Part:
-    return Part("", False, 200, "", [["content-type", JSON]], body, None)
-
-
-def _headers(first: Part) -> list[list[str]]:
-    """Return the headers of a stream: the media type that its node gives."""
-    return [[name, value] for name, value in first.headers if name.lower() == "content-type"]
+def _whole(body: bytes | bytearray, headers: Sequence[Sequence[str]] = ()) -> Part:
+    """Return a whole answer, which is labelled as JSON, as in TorchServe, with further headers of its node."""
+    others = [list(pair) for pair in headers if pair[0].lower() != "content-type"]
+    return Part("", False, 200, "", [["content-type", JSON], *others], body, None)
 
 
 def _limit(node: RunnableNode) -> float:
@@ -252,7 +337,9 @@ def _limit(node: RunnableNode) -> float:
 
 
 def _late(node: RunnableNode) -> NodeFailed:
-    return _failed(node, f"no answer within {node.node.settings.timeout_ms} ms")
+    """Return the failure for an answer that takes too long, while the worker may be about to count the step."""
+    cause = Cause.outcome_unknown if node.is_stateful else None
+    return _failed(node, f"no answer within {node.node.settings.timeout_ms} ms", cause)
 
 
 def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> bytes:

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 from torchserve_py.apis.workflows import startup_workflows
 from torchserve_py.apis.workflows.archive import WorkflowFiles, obtain
@@ -24,11 +26,11 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.errors import ArchiveError, ArchiveExists
+from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.plans.plan import check_names
 from torchserve_py.core.plans.precedence import check_numbers
 from torchserve_py.core.serving.changes import Changes
 from torchserve_py.core.serving.errors import (
-    InvalidModel,
     ModelError,
     ModelNotFound,
     ModelVersionNotFound,
@@ -36,6 +38,7 @@ from torchserve_py.core.serving.errors import (
     WorkersFailed,
 )
 from torchserve_py.core.serving.serving import AwaitedWorkflow, RegisterRequest, Serving
+from torchserve_py.endpoints.time_limits import seconds_left
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Workflow:
     Attributes:
         nodes: Those of its specification, with the models that run them.
         first_workers: What nodes had when they were registered as their files say.
+        is_stateful: Whether a node keeps sequences.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Workflow:
     files: WorkflowFiles
     nodes: Mapping[str, RunnableNode]
     first_workers: Mapping[str, Workers]
+    is_stateful: bool = False
 
     @property
     def url(self) -> str:
@@ -90,6 +95,8 @@ class WorkflowRegistry:
         self._changes = Changes()
         #: The calls that run, and what they go through.
         self._running: dict[asyncio.Task[None], Workflow] = {}
+        #: By workflow and id, what the requests of a sequence take in turn.
+        self._turns = WeakValueDictionary[tuple[Workflow, str], asyncio.Lock]()
         self._draining = False
 
     def get(self, name: str) -> Workflow:
@@ -112,7 +119,11 @@ class WorkflowRegistry:
         """
         if self._draining:
             raise ShuttingDown
-        call.run(execute(workflow.files.spec.dag, workflow.nodes, self._serving, call))
+        answer = execute(workflow.files.spec.dag, workflow.nodes, self._serving, call)
+        if call.sequence is not None:
+            turn = self._turns.setdefault((workflow, call.sequence.id), asyncio.Lock())
+            answer = _in_turn(turn, call, answer)
+        call.run(answer)
         self._running[call.task] = workflow
         call.task.add_done_callback(self._running.pop)
 
@@ -228,7 +239,8 @@ class WorkflowRegistry:
                     for each, node in nodes.items()
                     if each not in workers and (counts := self._workers(node)) is not None
                 }
-                workflow = replace(workflow, nodes=nodes, first_workers=first)
+                is_stateful = any(node.is_stateful for node in nodes.values())
+                workflow = replace(workflow, nodes=nodes, first_workers=first, is_stateful=is_stateful)
                 self._workflows[name] = workflow
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
@@ -280,9 +292,8 @@ class WorkflowRegistry:
             if (counts := workers.get(node.name)) is not None:
                 wanted = replace(wanted, initial_workers=counts.least, max_workers=counts.most)
             result = await self._serving.register(wanted)
-            done[node.name] = RunnableNode(node, result.model_name, result.model_version)
-            if self._serving.get(result.model_name, result.model_version).is_stateful:
-                raise InvalidModel("a model with sequenceBatching cannot be part of a workflow")
+            model = self._serving.get(result.model_name, result.model_version)
+            done[node.name] = RunnableNode(node, result.model_name, result.model_version, model.is_stateful)
 
         try:
             outcomes = await asyncio.gather(*map(register, nodes), return_exceptions=True)
@@ -334,6 +345,14 @@ class WorkflowRegistry:
                 f"{url} is not downloaded while enable_model_api is false; put the archive into the workflow store or"
                 " the model store, and name it there"
             )
+
+
+async def _in_turn(turn: asyncio.Lock, call: WorkflowCall, answer: AsyncGenerator[Part]) -> AsyncGenerator[Part]:
+    """Yield the answer of a step once the steps before it have ended, so that all nodes get them in the same order."""
+    async with turn, aclosing(answer) as parts:
+        call.answer_in = seconds_left(call.request)  # it has waited
+        async for part in parts:
+            yield part
 
 
 def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: RegisterRequest) -> RegisterRequest:

@@ -25,6 +25,7 @@ from torchserve_py.endpoints.predictions import takes_encoded
 from torchserve_py.endpoints.requests import content_type_of
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import EndpointContext, Endpoints, PathValues, Reply, Route
+from torchserve_py.endpoints.sequences import SequenceHeaders
 from torchserve_py.endpoints.time_limits import DEADLINE, PERIOD, URGENCY_KEYS, read_urgency
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
@@ -50,7 +51,7 @@ _UNREGISTER: Final = Operation("unregisterWorkflow", "Unregister a workflow and 
 _PREDICT: Final = Operation(
     "workflow_predictions",
     "Predict with a workflow",
-    (200, 400, 404, 500, 503),
+    (200, 400, 404, 408, 409, 410, 500, 503),
     takes=BINARY,
     gives={JSON: {}},
     method="POST",
@@ -106,6 +107,8 @@ class WorkflowInferenceEndpoints(Endpoints):
     def __init__(self, context: EndpointContext) -> None:
         super().__init__(context)
         self._workflows = context.shared(workflows_of)
+        self._sequences = SequenceHeaders(context.settings)
+        self._dialect = WorkflowDialect(self._sequences.id_name)
 
     def routes(self) -> Iterator[Route]:
         yield Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,), passes_encoding_on=True)
@@ -122,8 +125,10 @@ class WorkflowInferenceEndpoints(Endpoints):
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpCall:
-            call = WorkflowCall(request, self.context.responses, _DIALECT, workflow.name, body, content_type)
+            call = WorkflowCall(request, self.context.responses, self._dialect, workflow.name, body, content_type)
             call.account = account
+            if workflow.is_stateful:
+                call.in_sequence(self._sequences.of(request.headers))
             if not URGENCY_KEYS.isdisjoint(request.headers.raw):
                 read_urgency(call)
             if call.timing is not None:
@@ -147,18 +152,21 @@ class WorkflowInferenceEndpoints(Endpoints):
 
 
 class WorkflowDialect(TorchServeDialect):
-    """Failures have TorchServe's status and text, and the cause that the node's model would have given."""
+    """Failures have TorchServe's status and text, and the cause that the node's model would have given.
+
+    A step of a sequence is refused as by the model, since its client has to know what to do next.
+    """
 
     def ended(self, call: ClientCall, cause: Cause) -> Failure:
         assert isinstance(call, WorkflowCall)
         error = call.failure
         assert error is not None
-        of_job = failure_of_job(cause, error.model_name, None)
+        of_job = failure_of_job(cause, error.model_name, None, call.sequence_id)
         message = f"{error.message}: {error.detail or of_job.message}"
-        return failure_of(error)._replace(message=message, cause=of_job.cause, overloaded=of_job.overloaded)
-
-
-_DIALECT: Final = WorkflowDialect()
+        if call.sequence is None:
+            return failure_of(error)._replace(message=message, cause=of_job.cause, overloaded=of_job.overloaded)
+        told = (call.request_id_header,) if cause is Cause.outcome_unknown else ()
+        return of_job._replace(message=message, retry_after=error.retry_after, more_headers=told)
 
 
 def _describe(workflow: Workflow) -> dict[str, Any]:

@@ -87,8 +87,9 @@ class KeyAccount:
         if (usage := self.usage.get(model)) is None:
             usage = self.usage[model] = KeyUsage()
         sequence_id = None if call.sequence is None else call.sequence.id
-        places = 0 if call.depth else 1  # a call within a request that runs only costs
-        if places and (exceeded := self._exceeded(model, sequence_id)) is not None:
+        places = 0 if call.depth else 1  # a call within a request that runs only costs, unless it opens a sequence
+        exceeded = self._exceeded() if places else None
+        if (exceeded := exceeded or self._too_many_sequences(model, sequence_id)) is not None:
             usage.refused += 1
             return exceeded
         if self._requests is not None:
@@ -99,7 +100,7 @@ class KeyAccount:
         counted = _Counted(usage, places)
         return ObservedJob(call.headers, None, partial(self._end, counted), partial(self._part, counted))
 
-    def _exceeded(self, model: str, sequence_id: str | None) -> Exceeded | None:
+    def _exceeded(self) -> Exceeded | None:
         limits = self._limits
         if limits.requests_at_once is not None and self._running >= limits.requests_at_once:
             message = f"This key may have at most {limits.requests_at_once} requests at once."
@@ -110,7 +111,10 @@ class KeyAccount:
         if (tokens := self._tokens) is not None and tokens.left < 1:
             message = f"This key may have at most {tokens.rate:g} tokens a second."
             return Exceeded(Cause.too_many_tokens, message, tokens.full_seconds_until_one())
-        most = limits.open_sequences
+        return None
+
+    def _too_many_sequences(self, model: str, sequence_id: str | None) -> Exceeded | None:
+        most = self._limits.open_sequences
         if most is None or sequence_id is None or (model, sequence_id) in self._sequences:
             return None
         if len(self._sequences) >= most:

@@ -92,7 +92,10 @@ def models_document(
     for workflow in workflows:
         path = f"/wfpredict/{quote(workflow.name, safe='')}"
         about = {"tags": [workflow.name], "operationId": f"wfpredict_{workflow.name}"}
-        paths[path] = {"post": {**about, **_of_workflow(workflow, serving, schemas)}}
+        operation = _of_workflow(workflow, serving, schemas)
+        if workflow.is_stateful:
+            operation["parameters"] = [_sequence(sequence_header)]
+        paths[path] = {"post": {**about, **operation}}
         tags.append({"name": workflow.name, "description": "workflow"})
     components: dict[str, Any] = {"schemas": schemas}
     document = {
