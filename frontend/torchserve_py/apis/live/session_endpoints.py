@@ -53,13 +53,15 @@ class SessionEndpoints(Endpoints):
             raise bad_request(f"GET {request.target.partition('?')[0]} is the handshake of a WebSocket (version 13).")
         return socket
 
-    def template(self, request: Request, model: ServedModel, version: str | None = None) -> StepTemplate:
+    def template(
+        self, request: Request, model: ServedModel, version: str | None = None, workflow: str = ""
+    ) -> StepTemplate:
         """Return what the steps of a session share; they have the headers of the handshake.
 
         Raises EndpointError: the content type, the priority or a deadline is unusable, or the client's key is not for
-        the model.
+        the model, or for the workflow of which the model is a node.
         """
-        account = self.context.account(request, model.name)
+        account = self.context.account(request, workflow or model.name)
         content_type = request.headers.get("Content-Type") or request.parameter("content_type")
         if content_type and not (content_type.isascii() and content_type.isprintable()):
             raise bad_request(
@@ -97,7 +99,7 @@ class SessionEndpoints(Endpoints):
             raise bad_request(message)
         socket = self._socket_of(request, model, version)
         session = make(socket, self.template(request, model, version))
-        return await self._serve(request, (model,), session, socket, headers)
+        return await self._serve(request, model, (model.name,), session, socket, headers)
 
     async def serve_several(
         self,
@@ -105,30 +107,38 @@ class SessionEndpoints(Endpoints):
         models: Sequence[ServedModel],
         make: Callable[[WebSocket, Mapping[str, StepTemplate]], SocketSession],
         headers: Iterable[tuple[str, str]] = (),
+        workflow: str = "",
     ) -> AlreadySent:
         """Serve a session with several models, each of which may keep sequences; ``make`` gets templates by name.
+
+        If the models are nodes of a workflow, the client's key must be for that, and their versions stay.
 
         Raises EndpointError: as `serve`; the client's key is not for one of the models.
         """
         socket = self._socket_of(request, models[0], None)
-        templates = {model.name: self.template(request, model) for model in models}
-        return await self._serve(request, models, make(socket, templates), socket, headers)
+        templates = {
+            model.name: self.template(request, model, model.version if workflow else None, workflow) for model in models
+        }
+        names = (workflow,) if workflow else [model.name for model in models]
+        return await self._serve(request, models[0], names, make(socket, templates), socket, headers)
 
     async def _serve(
         self,
         request: Request,
-        models: Sequence[ServedModel],
+        model: ServedModel,
+        names: Iterable[str],
         session: SocketSession,
         socket: WebSocket,
         headers: Iterable[tuple[str, str]],
     ) -> AlreadySent:
+        """Serve a session to its end, or until its key is not for one of these names any more."""
         request.log_fields = {
             "sequence_id": session.sequence_id,
-            "model": models[0].name,
-            "model_version": models[0].version,
+            "model": model.name,
+            "model_version": model.version,
         }
         credential: Credential | None = request.credential
-        held = () if credential is None else [credential.hold(model.name, session.lose_right) for model in models]
+        held = () if credential is None else [credential.hold(name, session.lose_right) for name in names]
         self._open_sessions.add(session)
         try:
             socket.accept(headers)

@@ -255,7 +255,7 @@ class ConversationConfig(NamedTuple):
             "type": "realtime",
             "object": "realtime.session",
             "id": session_id,
-            "model": pipeline.chat.name,
+            "model": pipeline.name,
             "instructions": answer.instructions,
             "output_modalities": answer.modalities,
             "audio": {"input": heard, "output": answer.described_output()},
@@ -314,9 +314,7 @@ def _speaks(given: list[str] | Unset | None, pipeline: Pipeline, param: str) -> 
     if given != [_AUDIO]:
         raise BadEvent(f'{param}: {given!a}; ["audio"] or ["text"] is right.', "invalid_value", param)
     if pipeline.synthesizer is None:
-        raise _unsupported(
-            param, f"the model {pipeline.chat.name} has no synthesizer in its realtimePipeline; use text"
-        )
+        raise _unsupported(param, f"the model {pipeline.name} has no synthesizer in its pipeline; use text")
     return True
 
 
@@ -370,7 +368,7 @@ def _hints(given: dict[str, Any] | Unset | None, pipeline: Pipeline, param: str)
     if not isinstance(given, dict):
         return None
     if pipeline.transcriber is None:
-        raise _unsupported(param, f"the model {pipeline.chat.name} has no transcriber in its realtimePipeline")
+        raise _unsupported(param, f"the model {pipeline.name} has no transcriber in its pipeline")
     hints = {name: value for name, value in given.items() if value is not None and name != "model"}
     if len(msgspec.json.encode(hints)) > MOST_HINTS:
         raise BadEvent(f"{param}: up to {MOST_HINTS} bytes in all.", "invalid_value", param)
@@ -381,7 +379,7 @@ def _turns(given: _Vad | Unset | None, pipeline: Pipeline, param: str) -> TurnDe
     if not isinstance(given, _Vad):
         return None
     if pipeline.voice_activity is None:
-        why = f"the model {pipeline.chat.name} has no voiceActivity in its realtimePipeline; use null, and commit"
+        why = f"the model {pipeline.name} has no voiceActivity in its pipeline; use null, and commit"
         raise _unsupported(param, why)
     if given.idle_timeout_ms is not None:
         raise _unsupported(f"{param}.idle_timeout_ms", "use null")

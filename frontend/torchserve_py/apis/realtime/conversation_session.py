@@ -230,7 +230,7 @@ class ConversationSession(SocketSession):
     async def _append(self, event: ClientEvent) -> None:
         audio = audio_in(event)
         if self._transcriber is None:
-            message = f"The model {self._pipeline.chat.name} has no transcriber in its realtimePipeline; send text."
+            message = f"The model {self._pipeline.name} has no transcriber in its pipeline; send text."
             raise BadEvent(message, "unsupported_event", "type")
         audio = self._half + audio
         sample, rate = self._config.format.sample_size, self._config.format.rate

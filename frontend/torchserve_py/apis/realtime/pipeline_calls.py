@@ -49,13 +49,13 @@ def _submitted(template: StepTemplate, body: Mapping[str, Any], headers: tuple[t
         msgspec.json.encode(body),
         JSON,
         sequence=sequence,
-        by_default=True,
+        by_default=template.version is None,
         priority=common.priority,
         via="websocket",
         client=common.client,
         account=common.account,
     )
-    call.dialect, call.model, call.version = _DIALECT, model, None
+    call.dialect, call.model, call.version = _DIALECT, model, template.version
     try:
         template.serving.submit(model, call)
     except ModelError as error:

@@ -1,7 +1,7 @@
 """The endpoint for OpenAI's realtime API: transcription, and conversations with a pipeline of models.
 
     GET /v1/realtime?intent=transcription[&model=…]     models that declare ``realtime: true``
-    GET /v1/realtime?model=…                            models that declare ``realtimePipeline``
+    GET /v1/realtime?model=…                            models with ``realtimePipeline``, and workflows
 
 It is a WebSocket. vLLM's clients use the same path without the query; what they send tells them apart.
 """
@@ -23,13 +23,14 @@ from torchserve_py.apis.realtime.conversation_items import Item
 from torchserve_py.apis.realtime.conversation_session import ConversationSession
 from torchserve_py.apis.realtime.kept_conversation import KeptConversation
 from torchserve_py.apis.realtime.realtime_keys import transcribes
-from torchserve_py.apis.realtime.realtime_pipeline import Pipeline, converses, conversing_model, pipeline_of
+from torchserve_py.apis.realtime.realtime_pipeline import Pipeline, conversing, named, pipeline_of
 from torchserve_py.apis.realtime.realtime_session import RealtimeSession
+from torchserve_py.apis.workflows.workflow_endpoints import workflows_of
 from torchserve_py.core.jobs.job_observer import Account
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.failures import NOT_FOUND, UNAVAILABLE, EndpointError, Failure, bad_request
 from torchserve_py.endpoints.responses import AlreadySent
-from torchserve_py.endpoints.routing import PathValues, Route
+from torchserve_py.endpoints.routing import EndpointContext, PathValues, Route
 from torchserve_py.net.http1.request import Request
 from torchserve_py.net.websocket import WebSocket
 
@@ -39,10 +40,15 @@ _BETA: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "OpenAI-Beta"
 _TRANSCRIPTION: Final = "transcription"
 _CONVERSATION: Final = "conversation"
+_NOBODY: Final = "No model declares realtimePipeline and openai: true, and no workflow is a chain with a chat model"
 
 
 class RealtimeEndpoints(SessionEndpoints):
     """Opens sessions of the realtime API."""
+
+    def __init__(self, context: EndpointContext) -> None:
+        super().__init__(context)
+        self._workflows = context.shared(workflows_of)
 
     def routes(self) -> Iterator[Route]:
         yield Route("/v1/realtime", self._open, ("GET",), dialect=DIALECT)
@@ -75,26 +81,26 @@ class RealtimeEndpoints(SessionEndpoints):
 
         Without a model it is one of vLLM's clients, if a model transcribes.
         """
-        transcribing = [model.name for model in self.serving.models() if transcribes(model)]
+        transcribing = self._transcribing()
         if name in transcribing or (not name and transcribing):
             return False
-        return conversing_model(self.serving, name) is not None
+        return named(conversing(self.serving, self._workflows), name) is not None
 
     def _converse(self, request: Request, name: str | None, offered: Sequence[str]) -> Coroutine[Any, Any, AlreadySent]:
-        model = conversing_model(self.serving, name)
-        if model is None:
-            known = ", ".join(each.name for each in self.serving.models() if converses(each))
-            says = f"Models that converse: {known}" if known else "No model declares realtimePipeline and openai: true"
+        everything = conversing(self.serving, self._workflows)
+        if (wanted := named(everything, name)) is None:
+            known = ", ".join(each.name for each in everything)
+            says = f"Models that converse: {known}" if known else _NOBODY
             message = f"The model {name!a} does not exist. {says}."
             raise EndpointError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
-        pipeline = pipeline_of(self.serving, model)
+        pipeline = pipeline_of(self.serving, wanted)
         headers = [(SUBPROTOCOL, first_known(offered, (_REALTIME,)))] if offered else []
         return self._resume_or_begin(request, pipeline, headers)
 
     async def _resume_or_begin(
         self, request: Request, pipeline: Pipeline, headers: Sequence[tuple[str, str]]
     ) -> AlreadySent:
-        model, account = pipeline.chat, self.context.account(request, pipeline.chat.name)
+        model, account = pipeline.chat, self.context.account(request, pipeline.name)
         wanted, log, items = request.parameter("conversation_id"), None, list[Item]()
         sequence = owned_ids.sequence_of(wanted, CONVERSATION) if wanted else owned_ids.new_sequence(model, account)
         if sequence is None or (wanted and not self._is_kept(sequence, model, account)):
@@ -117,7 +123,7 @@ class RealtimeEndpoints(SessionEndpoints):
             after = request.parameter("after")
             return ConversationSession(socket, pipeline, templates, conversation_id, log, items, after)
 
-        return await self.serve_several(request, pipeline.models, make, headers)
+        return await self.serve_several(request, pipeline.models, make, headers, pipeline.workflow)
 
     @staticmethod
     def _is_kept(sequence: str, model: ServedModel, account: Account | None) -> bool:
@@ -142,13 +148,18 @@ class RealtimeEndpoints(SessionEndpoints):
 
     def named(self, name: str | None) -> str:
         """Return the model that a name means; the only one, whatever the name is. Raises BadEvent: there is none."""
-        names = [model.name for model in self.serving.models() if transcribes(model)]
+        names = self._transcribing()
         if name in names:
             return str(name)
         if names and (name is None or len(names) == 1):
             return names[0]
         known = f"Models that transcribe: {', '.join(names)}." if names else "No model declares realtime: true."
         raise BadEvent(f"The model {name!a} does not exist. {known}", "model_not_found", "model")
+
+    def _transcribing(self) -> list[str]:
+        """Return the models that transcribe; those of a workflow have a part in its conversations only."""
+        nodes = self._workflows.node_models
+        return [model.name for model in self.serving.models() if transcribes(model) and model.name not in nodes]
 
 
 def _no_conversation(conversation_id: str) -> EndpointError:

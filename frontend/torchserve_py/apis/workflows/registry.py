@@ -112,6 +112,11 @@ class WorkflowRegistry:
         """Return all workflows, sorted by name."""
         return [workflow for _, workflow in sorted(self._workflows.items())]
 
+    @property
+    def node_models(self) -> set[str]:
+        """The names of the models that are nodes."""
+        return {node.model_name for workflow in self._workflows.values() for node in workflow.nodes.values()}
+
     def submit(self, workflow: Workflow, call: WorkflowCall) -> None:
         """Send a call through a workflow.
 

@@ -98,6 +98,8 @@ class Dag:
         self.parents: Mapping[str, tuple[str, ...]] = {node: tuple(parents[node]) for node in _in_order(parents)}
         #: The nodes whose answers form the answer of the workflow.
         self.leaves = tuple(node for node in self.parents if not edges.get(node))
+        #: Whether all nodes follow one another.
+        self.is_chain = len(self.leaves) == 1 and all(len(children) <= 1 for children in edges.values())
 
 
 @dataclass(frozen=True, slots=True)
