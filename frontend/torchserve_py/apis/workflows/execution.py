@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from torchserve_py.apis.workflows.errors import NodeFailed
@@ -147,59 +148,56 @@ class WorkflowCall(HttpCall):
         self.deliver(Part(self.id, False, 500, "", [], b"", error))
 
 
-async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call) -> AsyncGenerator[Part]:
-    """Send a call through the graph and yield the parts of the workflow's answer.
+async def execute_step(
+    dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call, sequence: SequenceRequest
+) -> AsyncGenerator[Part]:
+    """Send a step of a sequence through the graph, as `execute` does.
 
-    The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
-    answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
+    If it fails at a node after another one has ended the sequence, it ends at all, so that the next sequence under its
+    id begins everywhere. Not if the client has named the step: sent again, that ends it at the nodes which have failed.
     """
     answered: set[str] = set()
     try:
-        async with aclosing(_answer(dag, nodes, serving, call, answered)) as parts:
+        async with aclosing(execute(dag, nodes, serving, call, answered)) as parts:
             async for part in parts:
                 yield part
     except NodeFailed as failure:
-        if call.sequence is not None and failure.cause is not Cause.outcome_unknown:
-            await _end_at_others(nodes, serving, call, call.sequence, answered)
+        is_named = dict(sequence.headers).get(REQUEST_ID) != call.id
+        if sequence.ends and not is_named and failure.cause is not Cause.outcome_unknown:
+            keeping = {name: node for name, node in nodes.items() if node.is_stateful}
+            if not answered.isdisjoint(keeping):
+                await _end_at([node for name, node in keeping.items() if name not in answered], serving, call, sequence)
         raise
 
 
-async def _end_at_others(
-    nodes: Mapping[str, RunnableNode], serving: Serving, call: Call, sequence: SequenceRequest, answered: set[str]
-) -> None:
-    """End a sequence at all nodes if one has ended it, so that the next one under its id begins everywhere.
-
-    Not if the client has named the step: sent again, that ends the sequence at the nodes which have failed.
-    """
-    is_named = dict(sequence.headers).get(REQUEST_ID) != call.id
-    if is_named or not sequence.ends or not any(nodes[name].is_stateful for name in answered):
-        return
-    for name, node in nodes.items():
-        if node.is_stateful and name not in answered:
-            closing = call.within(b"", None, "workflow", sequence.headers)
-            closing.sequence, closing.protocol = sequence, SAGEMAKER_CLOSE  # only a step ends what is stored
-            with suppress(NodeFailed):
-                await _try_once(node, serving, closing)
+async def _end_at(nodes: Sequence[RunnableNode], serving: Serving, call: Call, sequence: SequenceRequest) -> None:
+    for node in nodes:
+        closing = call.within(b"", None, "workflow", sequence.headers)
+        closing.sequence, closing.protocol = sequence, SAGEMAKER_CLOSE  # only a step ends what is stored
+        with suppress(NodeFailed):
+            await _try_once(node, serving, closing)
 
 
-async def _answer(
-    dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call, answered: set[str]
+async def execute(
+    dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call, answered: set[str] | None = None
 ) -> AsyncGenerator[Part]:
-    """Do what `execute` does, and add to ``answered`` the nodes that have given their whole answer."""
+    """Send a call through the graph and yield the parts of the workflow's answer.
+
+    The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
+    answers, each of which must be a JSON object, too. Nodes but such a leaf are added to ``answered`` once they have
+    given their answer. Raises NodeFailed: a node gave no usable answer.
+    """
     streams = dag.leaves if len(dag.leaves) == 1 else ()
     tasks: dict[str, asyncio.Task[bytes]] = {}
     failure: BaseException | None = None
-
-    async def run(name: str, above: Mapping[str, asyncio.Task[bytes]]) -> bytes:
-        answer = await _run_node(nodes[name], serving, call, above)
-        answered.add(name)
-        return answer
-
     try:
         async with TaskGroup() as group:
             for name, parents in dag.parents.items():
                 if name not in streams:
-                    tasks[name] = group.create_task(run(name, {parent: tasks[parent] for parent in parents}))
+                    above = {parent: tasks[parent] for parent in parents}
+                    tasks[name] = group.create_task(_run_node(nodes[name], serving, call, above))
+                    if answered is not None:
+                        tasks[name].add_done_callback(partial(_note_answer, answered, name))
     except ExceptionGroup as failures:  # others follow from the first, or came before their tasks were cancelled
         failure = failures.exceptions[0]
     if failure is not None:
@@ -216,6 +214,11 @@ async def _answer(
     async with aclosing(_stream(nodes[leaf], serving, _input_of(nodes[leaf], inputs, call))) as parts:
         async for part in parts:
             yield part
+
+
+def _note_answer(answered: set[str], name: str, task: asyncio.Task[bytes]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        answered.add(name)
 
 
 async def _run_node(

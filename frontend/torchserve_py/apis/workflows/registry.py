@@ -17,7 +17,7 @@ from torchserve_py.apis.workflows.errors import (
     WorkflowError,
     WorkflowNotFound,
 )
-from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, execute
+from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, execute, execute_step
 from torchserve_py.apis.workflows.spec import Node
 from torchserve_py.apis.workflows.startup_workflows import Workers
 from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
@@ -124,11 +124,12 @@ class WorkflowRegistry:
         """
         if self._draining:
             raise ShuttingDown
-        answer = execute(workflow.files.spec.dag, workflow.nodes, self._serving, call)
-        if call.sequence is not None:
-            turn = self._turns.setdefault((workflow, call.sequence.id), asyncio.Lock())
-            answer = _in_turn(turn, call, answer)
-        call.run(answer)
+        dag, nodes, sequence = workflow.files.spec.dag, workflow.nodes, call.sequence
+        if sequence is None:
+            call.run(execute(dag, nodes, self._serving, call))
+        else:
+            turn = self._turns.setdefault((workflow, sequence.id), asyncio.Lock())
+            call.run(_in_turn(turn, call, execute_step(dag, nodes, self._serving, call, sequence)))
         self._running[call.task] = workflow
         call.task.add_done_callback(self._running.pop)
 
