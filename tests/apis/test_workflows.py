@@ -386,6 +386,10 @@ def test_a_server_is_ready_when_its_start_up_workflows_are_registered() -> None:
 
         told = ['The start-up workflow "w" could not be registered; the log says why.']
         eventually(lambda: ready().get("reasons") == told, "the archive was looked for")
+        for path in ("wfpredict/w", "v1/realtime?model=w"):
+            early = requests.get(f"{running.inference}/{path}", timeout=DEADLINE)
+            cause = early.headers["ts-error-cause"], early.headers["retry-after"]
+            assert (early.status_code, *cause) == (503, "not_loaded", "1"), path
         assert requests.get(f"{running.inference}/v2/health/ready", timeout=DEADLINE).status_code == 400
         serve(running, "w", "models: {}\ndag: {seen: [types]}", FUNCTIONS)
         assert ready() == {"status": "Ready"}

@@ -56,6 +56,7 @@ class RealtimeEndpoints(SessionEndpoints):
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
         offered = self.offered_to(request)
         intent, name = request.parameter("intent"), request.parameter("model")
+        self._workflows.check_awaited(name)
         if intent not in (None, "", _TRANSCRIPTION, _CONVERSATION):
             raise bad_request(f"intent={intent!a}: this server has the intents transcription and conversation.")
         if intent == _CONVERSATION or (not intent and self._means_conversation(name)):

@@ -21,6 +21,7 @@ from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, e
 from torchserve_py.apis.workflows.spec import Node
 from torchserve_py.apis.workflows.startup_workflows import Workers
 from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
+from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.model_spec import ModelSpec, is_url
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
@@ -38,6 +39,7 @@ from torchserve_py.core.serving.errors import (
     WorkersFailed,
 )
 from torchserve_py.core.serving.serving import AwaitedWorkflow, RegisterRequest, Serving
+from torchserve_py.endpoints.failures import UNAVAILABLE, EndpointError, Failure
 from torchserve_py.endpoints.time_limits import seconds_left
 
 logger = logging.getLogger(__name__)
@@ -111,6 +113,12 @@ class WorkflowRegistry:
     def workflows(self) -> list[Workflow]:
         """Return all workflows, sorted by name."""
         return [workflow for _, workflow in sorted(self._workflows.items())]
+
+    def check_awaited(self, name: str | None) -> None:
+        """Raise EndpointError if a workflow that is not registered is one of ``load_workflows``: it may come soon."""
+        if name not in self._workflows and any(name == startup_workflows.name_of(text) for text in self._waiting):
+            message = f'Workflow "{name}" is not registered yet.'
+            raise EndpointError(Failure(503, UNAVAILABLE, message, Cause.not_loaded.value, overloaded=True))
 
     @property
     def node_models(self) -> set[str]:

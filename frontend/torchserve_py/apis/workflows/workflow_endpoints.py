@@ -115,6 +115,7 @@ class WorkflowInferenceEndpoints(Endpoints):
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         """Send a request through a workflow, or describe how to; the query is ignored."""
+        self._workflows.check_awaited(values["workflow_name"])
         workflow = self._workflows.get(values["workflow_name"])
         if request.method == "OPTIONS":
             path, operation = f"/wfpredict/{quote(workflow.name, safe='')}", _PREDICT._replace(id=workflow.name)
