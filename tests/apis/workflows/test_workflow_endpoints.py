@@ -12,16 +12,17 @@ from tests.endpoints.fake_serving import FakeModel, FakeServing, Submitted
 from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log
+from torchserve_py.core.jobs.parts import Exceeded
 from torchserve_py.core.serving.serving import RegisterResult
 
 
 @pytest.fixture
-async def serving(start: Start, tmp_path: Path) -> AsyncIterator[OpenEndpoints]:
-    """Open endpoints with the workflow ``w`` of two nodes, both run by the model ``noop``."""
+async def serving(start: Start, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[OpenEndpoints]:
+    """Open endpoints with the workflow ``w`` of two nodes, both run by the model ``noop``, which may be stateful."""
     (tmp_path / "spec.yaml").write_text("dag: {first: [second]}")
     (tmp_path / "code.py").write_text("")
     pack(PackOptions("w", str(tmp_path / "spec.yaml"), str(tmp_path / "code.py"), export_path=str(tmp_path)))
-    models = FakeServing([FakeModel()])
+    models = FakeServing([FakeModel(stateful=getattr(request, "param", False))])
     models.register_result = RegisterResult("noop", "1.0", 1, 1, pending=False)
     serving = await start(models, access_log=True)
     registered = await serving.request("POST", "/workflows?url=w.war", endpoint="management")
@@ -94,6 +95,43 @@ async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenEndpoi
     answer = await serving.request("POST", "/wfpredict/w", data=b"x")
     assert (answer.status, answer.headers["ts-error-cause"]) == (500, "unregistered")
     assert answer.json()["message"] == "Error executing first: Model not found: noop"
+
+
+@pytest.mark.parametrize("serving", [True], indirect=True)
+@pytest.mark.parametrize(
+    ("cause", "status", "retry_after"),
+    [
+        (Cause.queue_full, 503, "1"),
+        (Cause.sequence_lost, 410, None),
+        (Cause.step_gap, 409, None),
+        (Cause.sequence_moved, 409, "1"),
+        (Cause.rate_limited, 429, "7"),
+        (Cause.outcome_unknown, 503, None),
+    ],
+)
+async def test_a_step_of_a_sequence_is_refused_as_by_the_model(
+    serving: OpenEndpoints, cause: Cause, status: int, retry_after: str | None
+) -> None:
+    def fail_at_second(call: Submitted) -> None:
+        if len(serving.registry.model.calls) < 2:
+            call.part(call.body)
+            return
+        if cause is Cause.rate_limited:
+            call.call.exceeded = Exceeded(cause, "Slower, please.", 7)
+        call.fail(cause)
+
+    serving.registry.model.behave = fail_at_second
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x", headers={"ts_request_sequence_id": "s"})
+    told = answer.headers
+    assert (answer.status, told["ts-error-cause"], told.get("retry-after")) == (status, cause.value, retry_after)
+    assert told["ts_request_sequence_id"] == "s"
+    assert answer.json()["message"].startswith("Error executing second: ")
+    if cause is Cause.rate_limited:
+        assert answer.json()["message"] == "Error executing second: Slower, please."
+    first, second = (dict(call.headers) for call in serving.registry.model.calls)
+    assert first["ts_request_id"] == second["ts_request_id"]
+    expected = first["ts_request_id"] if cause is Cause.outcome_unknown else None
+    assert told.get("ts_request_id") == expected, "by which the client asks again"
 
 
 @pytest.mark.parametrize("reason", ["BadRequestException", ""])
