@@ -229,6 +229,8 @@ def test_steps_of_a_sequence_go_through_one_after_another(running: RunningServer
         first = pool.submit(step, running, 1, "a")
         gate.wait_until_reached()
         second = pool.submit(step, running, 2, "b")
+        impatient = step(running, 3, "c", ts_request_timeout="50")
+        assert (impatient.status_code, impatient.headers["ts-error-cause"]) == (408, "client_timeout")
         gate.open()
         assert (told(first.result()), told(second.result())) == (("1", "a"), ("2", "a b"))
 

@@ -12,6 +12,7 @@ from torchserve_py.apis.workflows import startup_workflows
 from torchserve_py.apis.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.apis.workflows.errors import (
     DownloadsDisabled,
+    NodeFailed,
     RegistrationFailed,
     WorkflowConflict,
     WorkflowError,
@@ -137,7 +138,8 @@ class WorkflowRegistry:
             call.run(execute(dag, nodes, self._serving, call))
         else:
             turn = self._turns.setdefault((workflow, sequence.id), asyncio.Lock())
-            call.run(_in_turn(turn, call, execute_step(dag, nodes, self._serving, call, sequence)))
+            first = nodes[next(iter(dag.parents))]
+            call.run(_in_turn(turn, call, first, execute_step(dag, nodes, self._serving, call, sequence)))
         self._running[call.task] = workflow
         call.task.add_done_callback(self._running.pop)
 
@@ -361,12 +363,25 @@ class WorkflowRegistry:
             )
 
 
-async def _in_turn(turn: asyncio.Lock, call: WorkflowCall, answer: AsyncGenerator[Part]) -> AsyncGenerator[Part]:
-    """Yield the answer of a step once the steps before it have ended, so that all nodes get them in the same order."""
-    async with turn, aclosing(answer) as parts:
-        call.answer_in = seconds_left(call.request)  # it has waited
-        async for part in parts:
-            yield part
+async def _in_turn(
+    turn: asyncio.Lock, call: WorkflowCall, first: RunnableNode, answer: AsyncGenerator[Part]
+) -> AsyncGenerator[Part]:
+    """Yield the answer of a step once the steps before it have ended, so that all nodes get them in the same order.
+
+    Raises NodeFailed: as the answer, or the client waits no longer for the ``first`` node.
+    """
+    try:
+        async with asyncio.timeout(call.answer_in):
+            await turn.acquire()
+    except TimeoutError as error:
+        raise NodeFailed(first.node.name, first.model_name, "", Cause.client_timeout) from error
+    try:
+        call.answer_in = seconds_left(call.request)
+        async with aclosing(answer) as parts:
+            async for part in parts:
+                yield part
+    finally:
+        turn.release()
 
 
 def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: RegisterRequest) -> RegisterRequest:
