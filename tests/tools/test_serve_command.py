@@ -16,6 +16,8 @@ from PIL import Image
 from tests.e2e.running_server import DEADLINE, HANDLERS
 from tests.e2e.serve_command import COMMAND, ServeCommand, environment, run_curl
 
+from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions as WorkflowOptions
+from torchserve_py.apis.workflows.torch_workflow_archiver import pack as pack_workflow
 from torchserve_py.archives.archiver.pack import PackOptions, pack
 
 SHOUT = """\
@@ -206,6 +208,35 @@ def test_the_curls_of_functions_for_openais_clients_and_with_an_image_work(tmp_p
         Image.new("RGB", (3, 2)).save(tmp_path / "cat.png")
         form = f"curl {command.base}/turn -F picture=@{tmp_path}/cat.png -F degrees=45"
         assert run_curl(form) == "(3, 2) 45"
+
+
+REMEMBER = """\
+from ts import serve
+
+
+@serve
+def count(text: str, state: dict) -> int:
+    state["words"] = state.get("words", 0) + len(text.split())
+    return state["words"]
+"""
+
+
+def test_a_workflow_is_introduced_by_what_clients_do_with_it(tmp_path: Path) -> None:
+    for name, text in (("count", REMEMBER), ("chat", CHAT)):
+        (tmp_path / f"{name}.py").write_text(text)
+        (tmp_path / f"{name}.yaml").write_text(f"dag: {{{name}: []}}")
+        pack_workflow(
+            WorkflowOptions(
+                f"{name}s", str(tmp_path / f"{name}.yaml"), str(tmp_path / f"{name}.py"), export_path=str(tmp_path)
+            )
+        )
+    with ServeCommand(tmp_path, "counts.war", "chats.war") as command:
+        printed = command.wait_until_serving().printed()
+        (count,) = command.curls()
+        assert [run_curl(count), run_curl(count)] == ["1", "2"]
+        assert "counts (workflow, stateful)  takes" in printed
+        assert "chats (workflow)  converses with OpenAI's realtime clients" in printed
+        assert f"  {command.base}/v1/realtime?model=chats\n" in printed
 
 
 def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
+from torchserve_py.apis.realtime.realtime_pipeline import conversing
 from torchserve_py.apis.workflows.workflow_endpoints import workflows_of
 from torchserve_py.base.settings.addresses import Address, in_url
 from torchserve_py.base.settings.table import Settings
@@ -129,9 +130,15 @@ class Attendant:
             if (why := registry.failures.get(location)) is not None:
                 raise Unservable(f"{served.path} cannot be loaded: {why}")
             await asyncio.sleep(_INTERVAL)
-        key = [] if self._key() is None else ["-H", f"Authorization: Bearer {self._key()}"]
-        words = [f"{self._base}/wfpredict/{workflow.name}", *key, "-H", "content-type: text/plain", "-d", "hello"]
-        told = f"{workflow.name} (workflow)  takes what its first node takes; this is a guess"
+        if any(each.workflow is workflow for each in conversing(server.serving, registry)):
+            told = f"{workflow.name} (workflow)  converses with OpenAI's realtime clients"
+            self._say("", told, f"  {self._base}/v1/realtime?model={workflow.name}")
+            return
+        headers = [] if self._key() is None else ["-H", f"Authorization: Bearer {self._key()}"]
+        headers += ["-H", "ts_request_sequence_id: demo"] if workflow.is_stateful else []
+        words = [f"{self._base}/wfpredict/{workflow.name}", *headers, "-H", "content-type: text/plain", "-d", "hello"]
+        about = "workflow, stateful" if workflow.is_stateful else "workflow"
+        told = f"{workflow.name} ({about})  takes what its first node takes; this is a guess"
         self._say("", told, f"  curl {typed(words)}")
 
     # Changes
