@@ -88,6 +88,7 @@ def handle(data, context):
     return data and [{"actions": [len(str(row["body"]["image"]))]} for row in data]
 """
 WORKFLOW = "models: {one: {url: plain}, two: {url: plain}}\ndag: {one: [two]}\n"
+MEMORY = WORKFLOW.replace("url: plain", "url: remembering")
 
 #: How a use of the server ends: the client gets an answer, or an error, or has left before.
 HOWS = ("well", "badly", "slowly")
@@ -118,10 +119,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UncollectedServ
     with UncollectedServer(models, {"drain_timeout": 1}) as running:
         running.wait_ready()
         model_folder(running.model_store, "plain", HANDLER)
-        (folder / "flow.yaml").write_text(WORKFLOW)
-        pack(PackOptions("flow", str(folder / "flow.yaml"), None, export_path=str(running.model_store)))
-        answer = requests.post(f"{running.management}/workflows", params={"url": "flow.war"}, timeout=DEADLINE)
-        assert answer.status_code == 200, answer.text
+        model_folder(running.model_store, "remembering", HANDLER, SEQUENCES)
+        for name, spec in (("flow", WORKFLOW), ("memory", MEMORY)):
+            (folder / f"{name}.yaml").write_text(spec)
+            pack(PackOptions(name, str(folder / f"{name}.yaml"), None, export_path=str(running.model_store)))
+            answer = requests.post(f"{running.management}/workflows", params={"url": f"{name}.war"}, timeout=DEADLINE)
+            assert answer.status_code == 200, answer.text
         yield running
 
 
@@ -268,10 +271,14 @@ def grpc_infer_stream_of_mlserver(server: RunningServer, how: str) -> None:
     invoke(server, f"{INFERENCE}ModelStreamInfer", asked, how, many=True)
 
 
-def workflow(server: RunningServer, how: str) -> None:
+def workflow(server: RunningServer, how: str, name: str = "flow", **headers: str) -> None:
     with contextlib.suppress(requests.ReadTimeout):
-        url = f"{server.inference}/wfpredict/flow"
-        requests.post(url, data=body(how), timeout=LONG / 4 if how == "slowly" else DEADLINE)
+        url = f"{server.inference}/wfpredict/{name}"
+        requests.post(url, data=body(how), headers=headers, timeout=LONG / 4 if how == "slowly" else DEADLINE)
+
+
+def workflow_with_memory(server: RunningServer, how: str) -> None:
+    workflow(server, how, "memory", ts_request_sequence_id=how, ts_request_sequence_end="true")
 
 
 def predict_a_stream(server: RunningServer, how: str) -> None:
@@ -291,6 +298,7 @@ USES: tuple[Callable[[RunningServer, str], None], ...] = (
     two_way_stream,
     robot,
     workflow,
+    workflow_with_memory,
     grpc_predictions,
     grpc_predictions_compressed,
     grpc_no_model,
