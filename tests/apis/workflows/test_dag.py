@@ -64,3 +64,16 @@ def test_any_graph_is_refused_or_can_be_run_in_its_order(edges: dict[str, list[s
     assert done == {*edges, *(child for children in edges.values() for child in children)}
     assert [node for node, parents in dag.parents.items() if not parents] == [next(iter(dag.parents))]
     assert all(not edges.get(leaf) for leaf in dag.leaves)
+
+
+@pytest.mark.parametrize(
+    ("edges", "is_chain"),
+    [
+        ({"a": []}, True),
+        ({"b": ["c"], "a": ["b"]}, True),
+        ({"a": ["b", "c"]}, False),
+        ({"a": ["b", "c"], "b": ["d"], "c": ["d"]}, False),
+    ],
+)
+def test_nodes_that_follow_one_another_are_a_chain(edges: dict[str, list[str]], is_chain: bool) -> None:
+    assert Dag(edges).is_chain is is_chain
