@@ -12,6 +12,7 @@ All others are for reading only.
 """
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,16 @@ def commands(transcript: str) -> list[Command]:
             found[-1].output.append(line)
         continues = line.endswith("\\")
     return found
+
+
+def run_all(document: Path, directory: Path) -> None:
+    """Run the examples of a document in an empty directory. Raises AssertionError: one does something else."""
+    with Workplace(directory) as workplace:
+        if document.parent.parent.name != "handlers":  # pages start from an empty folder
+            shutil.rmtree(directory / "handlers")
+            (directory / "model_store").rmdir()
+        for block in blocks(document):
+            run(block, workplace)
 
 
 def run(block: Block, workplace: Workplace) -> None:

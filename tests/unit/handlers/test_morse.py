@@ -1,14 +1,16 @@
-"""handlers/morse: pieces of a sound, cut anywhere and in batches with others, give what the whole sound gives."""
+"""handlers/morse: what its README shows; and pieces of a sound, cut anywhere and in batches with others, give what the
+whole sound gives."""
 
 import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.e2e import documents
+from tests.e2e.running_server import HANDLERS
 from tests.unit.handlers.conftest import StatefulContext, load_module
 
 torch = pytest.importorskip("torch")
@@ -19,19 +21,11 @@ SEQUENCE_ID = "ts_request_sequence_id"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A model folder with weights that the script has trained."""
-    source, target = Path(__file__).resolve().parents[3] / "handlers" / "morse", tmp_path_factory.mktemp("morse")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several get in each other's way on a busy machine
-    try:
-        torch.save(load_module(source / "train.py").train().state_dict(), target / "weights.pt")
-    finally:
-        torch.set_num_threads(threads)
-        sys.path.remove(str(source))
-    for name in ("morse_model.py", "state_space.py"):
-        (target / name).write_text((source / name).read_text())
-    yield target
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model's folder after the examples of its README, which train it."""
+    place = tmp_path_factory.mktemp("morse")
+    documents.run_all(HANDLERS / "morse" / "README.md", place)
+    return place / "handlers" / "morse"
 
 
 @pytest.fixture
