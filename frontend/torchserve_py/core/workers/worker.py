@@ -108,6 +108,8 @@ class Worker:
     worker that replaces a dead one has the same.
     """
 
+    takes_ahead: Final = True  # it can have pieces of a sequence that changes before it moves here
+
     def __init__(
         self,
         worker_id: str,
@@ -294,11 +296,6 @@ class Worker:
     async def ask(self, kind: str, limit: float, *fields: Any) -> Any:
         """Return the answer to a question; None if there is none within ``limit`` seconds."""
         return await self._questions.ask(kind, limit, fields) if self.ready else None
-
-    @property
-    def takes_ahead(self) -> bool:
-        """Whether it can have pieces of a sequence that may change before this moves here."""
-        return True
 
     @property
     def hands_over(self) -> bool:
