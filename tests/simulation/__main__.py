@@ -3,13 +3,19 @@
     python -m tests.simulation SEED                     one world, with its story
     python -m tests.simulation SEED COUNT               COUNT worlds, with what contradicts the promise
     python -m tests.simulation SEED COUNT MUTANT        with a planted defect (see `mutants`), until it shows
+    python -m tests.simulation -                        for each line of the input, a list of such arguments in JSON, a
+                                                        line with the list of the exit code and what was printed
 
 Exits with 1 if something contradicts the promise.
 """
 
+import gc
+import json
 import os
 import sys
+import tempfile
 import time
+import traceback
 
 if os.environ.get("PYTHONHASHSEED") != "0":  # the order of a set of texts depends on it
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -38,6 +44,31 @@ def main(first: int, count: int = 1, mutant: str = "") -> int:
     return failed and 1
 
 
+def answer_lines() -> None:
+    """Run each line's worlds in a fork: what they need is imported once, and no defect outlives its worlds."""
+    gc.freeze()
+    for line in sys.stdin:
+        with tempfile.TemporaryFile() as printed:
+            child = os.fork()
+            if not child:
+                os.dup2(printed.fileno(), 1)
+                os.dup2(printed.fileno(), 2)
+                code = 2
+                try:
+                    code = main(*json.loads(line))
+                except Exception:
+                    traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
+                    os._exit(code)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            printed.seek(0)
+            print(json.dumps([code, printed.read().decode()]), flush=True)
+
+
 if __name__ == "__main__":
     given = sys.argv[1:]
-    sys.exit(main(*map(int, given[:2]), *given[2:]))
+    if given == ["-"]:
+        answer_lines()
+    else:
+        sys.exit(main(*map(int, given[:2]), *given[2:]))

@@ -1,8 +1,14 @@
 """The checker finds every planted defect."""
 
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
 import pytest
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.test_simulation import simulation
+from tests.simulation.test_simulation import COMMAND, environment
 
 #: Within so many worlds each is found …
 MOST_SEEDS = 600
@@ -40,8 +46,26 @@ FIRST_SEEDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def simulations() -> Iterator[subprocess.Popen[str]]:
+    """``python -m tests.simulation -``: to import what worlds need takes longer than most worlds."""
+    with subprocess.Popen(
+        [*COMMAND, "-"],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)  # with the worlds that a test has waited for too long
+
+
 @pytest.mark.parametrize("mutant", [each for each in MUTANTS if each])
-def test_a_mutant_is_found(mutant: str) -> None:
-    run = simulation(FIRST_SEEDS.get(mutant, 1), MOST_SEEDS, mutant)
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert "seed " in run.stdout
+def test_a_mutant_is_found(simulations: subprocess.Popen[str], mutant: str) -> None:
+    assert simulations.stdin
+    assert simulations.stdout
+    print(json.dumps([FIRST_SEEDS.get(mutant, 1), MOST_SEEDS, mutant]), file=simulations.stdin, flush=True)
+    code, printed = json.loads(simulations.stdout.readline())
+    assert code == 1, printed
+    assert "seed " in printed

@@ -12,14 +12,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SEEDS, CHUNK = 60, 20
+COMMAND = [sys.executable, "-m", "tests.simulation"]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of `COMMAND`."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("", "frontend", "backend"))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def simulation(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run ``python -m tests.simulation`` with these arguments."""
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("", "frontend", "backend"))
-    command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=550, check=False)
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS, CHUNK))
