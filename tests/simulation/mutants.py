@@ -17,10 +17,12 @@ from torchserve_py.core.scheduling import sequence as sequences
 from torchserve_py.core.scheduling.closed import ClosedIds
 from torchserve_py.core.scheduling.scheduler import Scheduler
 from torchserve_py.core.scheduling.sequence_source import Sequences
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequences.handover import give_and_take
 from ts.sequences.handover.give_and_take import Handover
+from ts.sequences.handover.sent_ahead import Change, Copy
 from ts.sequences.redis import redis_store
 from ts.sequences.sqlite import file_acquisition, file_journal, file_tables
 from ts.sequences.sqlite import file_store as file
@@ -195,27 +197,40 @@ def a_failed_end_ends() -> Planted:
 
 def state_before_its_step() -> Planted:
     """What a worker gives of a sequence is its state before the latest step."""
-    encoded = Handover._encoded
+    give = Handover.give
 
-    def planted(self: Handover, sequence_id: str) -> Any:
+    def planted(self: Handover, sequence_id: str, move: int, ahead: int | None) -> list[Any]:
         state = self._cache.get(sequence_id, [])
         *before, latest = state or [None]
         if len(before) < 2:  # its version, and no step
-            return encoded(self, sequence_id)
+            return give(self, sequence_id, move, ahead)
         state[:] = before
-        found = encoded(self, sequence_id)
+        answer = give(self, sequence_id, move, ahead)
         state.append(latest)
-        return found
+        return answer
 
-    return mock.patch.object(Handover, "_encoded", planted)
+    return mock.patch.object(Handover, "give", planted)
+
+
+def state_as_it_was_sent_ahead() -> Planted:
+    """A worker takes a state as it was sent ahead, without what has changed since."""
+
+    def unchanged(before: Copy, parts: Sequence[Buffer]) -> Change:
+        makeup, first = [], 0
+        for pieces in before:
+            makeup.append(list(range(first, first + len(pieces))))
+            first += len(pieces)
+        return Change(makeup, [])
+
+    return mock.patch.object(give_and_take, "changed_since", unchanged)
 
 
 def taken_before_all_has_come() -> Planted:
     """A worker takes a sequence of which only what is known of its steps has come."""
     put = Handover._put
 
-    def planted(self: Handover, sequence_id: str, encoded: bytes, version: str) -> None:
-        put(self, sequence_id, encoded, version)
+    def planted(self: Handover, sequence_id: str, *come: Any) -> None:
+        put(self, sequence_id, *come)
         self._cache.drop(sequence_id)
 
     return mock.patch.object(Handover, "_put", planted)
@@ -338,7 +353,8 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log, earlier_state),
             *(migrated_state_of_the_old_version, log_of_two_versions),
             *(half_a_step_in_memory, a_failed_end_ends, silent_loss),
-            *(state_before_its_step, taken_before_all_has_come, giver_goes_on, taken_without_migration),
+            *(state_before_its_step, state_as_it_was_sent_ahead, taken_before_all_has_come, giver_goes_on),
+            taken_without_migration,
             *(token_left_behind, ids_left_behind, reopened_too_soon, let_go_too_soon),
             *(left_twice, unseen_lists, listed_too_late),
             idle_too_soon_in_files,

@@ -30,7 +30,7 @@ from tests.simulation.world import Killed, Machine, World
 
 from torchserve_py.base import background_tasks
 from torchserve_py.core.jobs import call
-from ts.sequences.handover import give_and_take
+from ts.sequences.handover import give_and_take, sent_ahead
 from ts.sequences.steps import server_identity, stored_steps
 
 #: Where the files of stores lie: in memory, if there is such a place.
@@ -76,6 +76,7 @@ class Plan:
     roams: float = 0.0
     #: How often a server of a fleet is frozen while the other one goes on.
     freezes: int = 0
+    sends_ahead: bool = False
     #: How long a sequence may last in all (seconds).
     longest: float | None = None
 
@@ -148,6 +149,10 @@ class Plan:
             longest=random.choice((None, 60.0, 600.0)),
         )
 
+    def with_states_ahead(self, random: Random) -> "Plan":
+        """Draw lots whether states in memory are sent ahead of their sequences, as large ones are."""
+        return replace(self, sends_ahead=self.store == "memory" and random.random() < 0.3)
+
     @property
     def is_fleet(self) -> bool:
         """Whether servers leave each other their sequences in memory in a folder.
@@ -193,14 +198,14 @@ def simulate(seed: int) -> Outcome:
     random, history = Random(seed), History()
     plan = Plan.draw(random).with_migrations(Random(f"migrations {seed}"))
     plan = plan.with_kept_states(Random(f"kept states {seed}")).with_moves(Random(f"moves {seed}"))
-    plan = plan.with_freezes(Random(f"freezes {seed}"))
+    plan = plan.with_freezes(Random(f"freezes {seed}")).with_states_ahead(Random(f"states ahead {seed}"))
     world = World(random, history)
     trouble, path = Trouble(world), FOLDER / f"simulation-{os.getpid()}-{seed}" / "sequences.db"
     gc.disable()
     logging.disable()
     try:
         with (
-            _simulated(world),
+            _simulated(world, plan),
             simulated_stores(world, trouble, path, versions=plan.served),
         ):
             violations, damaged = _run(world, trouble, plan, path)
@@ -340,7 +345,7 @@ def _let_handlers_fail(world: World, disasters: Disasters, share: float) -> None
 
 
 @contextlib.contextmanager
-def _simulated(world: World) -> Iterator[None]:
+def _simulated(world: World, plan: Plan) -> Iterator[None]:
     """Let all code read the clocks of a world, and see its processes."""
 
     def started(pid: int) -> str | None:
@@ -353,6 +358,9 @@ def _simulated(world: World) -> Iterator[None]:
         virtual_time(world),
         mock.patch.multiple(server_identity, started=started, _place=lambda: world.current.machine.name),
         mock.patch.object(give_and_take, "STATE_PIECE", _STATE_PIECE),
+        mock.patch.object(sent_ahead, "STATE_PIECE", _STATE_PIECE),
+        mock.patch.object(give_and_take, "LARGE", 0 if plan.sends_ahead else sent_ahead.LARGE),
+        mock.patch.object(give_and_take, "_AHEAD_AT_ONCE", 1),
         mock.patch.object(background_tasks, "_running", set()),
         simulated_lists(world),
         mock.patch.object(stored_steps, "CommitThread", lambda: CommitThread(world)),

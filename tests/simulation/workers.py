@@ -249,7 +249,7 @@ class WorkerEnd:
     ) -> None:
         self.id = self.label = worker_id
         self.process = process
-        self.sent_at, self.paused, self.hands_over = 0.0, False, hands_over
+        self.sent_at, self.paused, self.hands_over, self.takes_ahead = 0.0, False, hands_over, True
         self.loss_cause, self.left_unread = Cause.worker_died, False
         self.tokens = BatchTokens()
         self._dispatcher, self._frontend = dispatcher, frontend
