@@ -2,22 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.core.handover.test_interleavings import World, started
 
 from torchserve_py.core.handover.move import MOVE_TRANSITIONS
+from torchserve_py.core.workers.worker import Worker
 
 
-def played(play: Callable[[World], Coroutine[Any, Any, None]], *, runs: bool = False) -> None:
-    """Play with w1, which has had one step of the sequence s, or still ``runs`` it, and is to leave, and w2."""
+def played(play: Callable[[World], Coroutine[Any, Any, None]], *, name: str = "s", runs: bool = False) -> None:
+    """Play with w1, which has had one step of a sequence, or still ``runs`` it, and is to leave, and w2."""
 
     async def begin() -> None:
         world = await started()
         world.add_worker()
         world.add_worker()
-        world.submit("s")
+        world.submit(name)
         if not runs:
             work(world, "w1")
         world.vacate(0, retires=False)
@@ -82,6 +83,22 @@ def test_a_taker_that_dies_after_it_has_taken_the_sequence_leaves_it_at_the_give
         assert await count(world) == 2
 
     played(play)
+
+
+def test_a_state_that_was_sent_ahead_of_a_sequence_that_stays_is_kept_nowhere() -> None:
+    async def play(world: World) -> None:
+        while len(world.workers["w2"].to_do) < 2:
+            work(world, "w1")
+            await turns()
+        assert world.workers["w1"].copies
+        worker = world.workers.pop("w2")
+        worker.ended.set_result("was killed")
+        world.dispatcher.worker_lost(cast("Worker", worker))
+        await world.settle()
+        assert world.workers["w1"].counts == {"u": 1}, "it stays, since there is no other worker"
+        assert world.workers["w1"].copies == {}
+
+    played(play, name="u")
 
 
 def test_a_sequence_that_ends_while_it_moves_leaves_nothing_anywhere() -> None:

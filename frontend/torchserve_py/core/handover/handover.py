@@ -387,6 +387,7 @@ class Handover:
                 taker = (self if to is None else to).successor()
                 if taker is None:
                     return _NO_SUCCESSOR
+                self._drop_ahead(sequence.id)  # what the giver has of it goes as it is asked to give
                 move = Move(giver, taker, 0 if may_be_ahead and taker.takes_ahead else None)
             refusal = await self._move(sequence, move, until, to)
             if refusal is not _UNTAKEN:
@@ -424,10 +425,9 @@ class Handover:
     def _move_ahead(self, sequence_id: str, giver: Worker, to: Destination | None) -> Move | None:
         """Return a move to the worker that has the copy of a state which was sent ahead, None if there is none."""
         ahead = self.ahead.get(sequence_id)
-        if ahead is None:
+        if ahead is None or ahead.pieces is None:
             return None
-        if ahead.pieces is None or ahead.giver is not giver or ahead.to is not to or not ahead.taker.ready:
-            self._drop_ahead(sequence_id)
+        if ahead.giver is not giver or ahead.to is not to or not ahead.taker.ready:
             return None
         del self.ahead[sequence_id]
         return Move(giver, ahead.taker, ahead.pieces, is_at_taker=True)
