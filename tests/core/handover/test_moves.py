@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
-from tests.core.handover.test_interleavings import World, started
+from tests.core.handover.test_interleavings import LARGE, World, started
 
 from torchserve_py.core.handover.move import MOVE_TRANSITIONS
 from torchserve_py.core.workers.worker import Worker
@@ -124,6 +124,24 @@ def test_a_giver_that_dies_while_its_sequence_moves_loses_it() -> None:
         assert world.dispatcher.scheduler.sequence("s") is None
 
     played(play)
+
+
+def test_a_state_that_cannot_be_sent_ahead_at_all_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(world: World) -> None:
+        giver, again = world.workers["w1"], []  # which has been asked for the state already
+        refusal = ["no_room", "it is a test"]
+
+        def give(answer: asyncio.Future[Any], *fields: Any) -> None:
+            again.append(fields)
+            answer.set_result(refusal)
+
+        monkeypatch.setattr(giver, "give", give)
+        monkeypatch.setattr(giver, "give_ahead", lambda answer, *fields: answer.set_result(refusal))
+        await world.settle()
+        assert again == []
+        assert giver.counts == {LARGE[0]: 1}
+
+    played(play, name=LARGE[0])
 
 
 @pytest.mark.parametrize("state", sorted({state for state, _ in MOVE_TRANSITIONS}))

@@ -349,6 +349,8 @@ class Handover:
                 refusal = await self._leave(sequence, worker, until, to)
             finally:  # it has moved, or goes on where it is
                 self._perform(self._scheduler.stay(sequence, self._now()))
+            if refusal is _LARGE:
+                refusal = await self._send_ahead(sequence, worker, until, to)
             if refusal is None:
                 vacated.moved += 1
                 vacated.longest = max(vacated.longest, running_time().now() - left)
@@ -356,7 +358,6 @@ class Handover:
             elif refusal is _STREAMS and running_time().now() < until:
                 waiting.append(sequence)
             elif refusal is _LARGE:
-                await self._send_ahead(sequence, worker, until, to)
                 waiting.appendleft(sequence)
             elif sequence.state is not sequences.CLOSED:
                 await self._refuse(sequence, refusal, vacated)
@@ -397,11 +398,14 @@ class Handover:
 
     async def _send_ahead(
         self, sequence: sequences.Sequence, giver: Worker, until: float, to: Destination | None
-    ) -> None:
-        """Send a large state as it is now to its next worker while the sequence goes on; else it moves whole."""
+    ) -> Refusal:
+        """Send a large state as it is now to its next worker while the sequence goes on; else it moves whole.
+
+        Return why it cannot move at all, otherwise `_LARGE`.
+        """
         taker = (self if to is None else to).successor()
         if taker is None or not taker.takes_ahead or sequence.state is sequences.CLOSED:
-            return
+            return _LARGE
         self.ahead[sequence.id] = ahead = Ahead(giver, taker, to)
         number = next(self._given)
         giver.relays[number] = partial(self._relay_ahead, sequence.id, ahead)
@@ -411,9 +415,11 @@ class Handover:
             while sent < wanted and self.ahead.get(sequence.id) is ahead and taker.ready:
                 given = await giver.ask(GIVE_AHEAD, until - running_time().now(), sequence.id, number, sent)
                 if not _are_sizes(given, 2) or given[0] <= sent:
-                    return
+                    refusal = refusal_in(given)
+                    return _LARGE if refusal.reason == MOVE_FAILED else refusal
                 sent, wanted = given
             ahead.pieces = sent
+            return _LARGE
         finally:
             del giver.relays[number]
 
