@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import pytest
@@ -84,7 +84,7 @@ dag:
 
 @pytest.fixture
 def running() -> Iterator[RunningServer]:
-    server = RunningServer(properties={"load_workflows": "notes.war", "drain_timeout": 0})
+    server = RunningServer(properties={"load_workflows": "notes.war", "drain_timeout": 0, "job_queue_size": 3})
     where = f"FOLDER = {str(server.directory)!r}\n"
     model_folder(server.model_store, "heard", HEARD, CONFIG)
     model_folder(server.model_store, "counted", f"{where}{WAITING}{COUNTED}", CONFIG)
@@ -233,6 +233,26 @@ def test_steps_of_a_sequence_go_through_one_after_another(running: RunningServer
         assert (impatient.status_code, impatient.headers["ts-error-cause"]) == (408, "client_timeout")
         gate.open()
         assert (told(first.result()), told(second.result())) == (("1", "a"), ("2", "a b"))
+
+
+def test_as_many_steps_of_a_sequence_wait_as_requests_for_the_start_node(running: RunningServer) -> None:
+    gate = Gate(running.directory)
+    switch(running, "wait").touch()
+
+    def send(request_id: str) -> requests.Response:
+        return predict(running, "notes", "x", ts_request_sequence_id="s", ts_request_id=request_id)
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(send, "first")
+        gate.wait_until_reached()
+        others = [pool.submit(send, f"other {number}") for number in range(4)]
+        refused = next(as_completed(others))  # the three that wait have no answer before the gate opens
+        gate.open()
+        answer = refused.result()
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (503, "queue_full")
+        assert "3 steps of the sequence wait already (jobQueueSize)" in answer.text
+        answered = [told(each.result())[0] for each in (first, *others) if each is not refused]
+        assert sorted(answered) == ["1", "2", "3", "4"]
 
 
 def test_openapi_names_the_header_and_a_workflow_without_memory_has_none(running: RunningServer) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,9 +29,15 @@ SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]
 
 
 @dataclass
+class FakeConfig:
+    job_queue_size: int = 100
+
+
+@dataclass
 class FakeModel:
     name: str
     is_stateful: bool = False
+    config: FakeConfig = field(default_factory=FakeConfig)
 
 
 @dataclass

@@ -53,12 +53,18 @@ _OVER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunnableNode:
-    """A node and the model version that runs it."""
+    """A node and the model version that runs it.
+
+    Attributes:
+        is_stateful: Whether it keeps sequences.
+        queue_size: How many requests may wait for it.
+    """
 
     node: Node
     model_name: str
     model_version: str
     is_stateful: bool = False
+    queue_size: int = 100
 
 
 class _Runs:

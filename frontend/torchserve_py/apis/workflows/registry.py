@@ -99,7 +99,7 @@ class WorkflowRegistry:
         #: The calls that run, and what they go through.
         self._running: dict[asyncio.Task[None], Workflow] = {}
         #: By workflow and id, what the requests of a sequence take in turn.
-        self._turns = WeakValueDictionary[tuple[Workflow, str], asyncio.Lock]()
+        self._turns = WeakValueDictionary[tuple[Workflow, str], _Turn]()
         self._draining = False
 
     def get(self, name: str) -> Workflow:
@@ -137,7 +137,7 @@ class WorkflowRegistry:
         if sequence is None:
             call.run(execute(dag, nodes, self._serving, call))
         else:
-            turn = self._turns.setdefault((workflow, sequence.id), asyncio.Lock())
+            turn = self._turns.setdefault((workflow, sequence.id), _Turn())
             first = nodes[next(iter(dag.parents))]
             call.run(_in_turn(turn, call, first, execute_step(dag, nodes, self._serving, call, sequence)))
         self._running[call.task] = workflow
@@ -309,7 +309,8 @@ class WorkflowRegistry:
                 wanted = replace(wanted, initial_workers=counts.least, max_workers=counts.most)
             result = await self._serving.register(wanted)
             model = self._serving.get(result.model_name, result.model_version)
-            done[node.name] = RunnableNode(node, result.model_name, result.model_version, model.is_stateful)
+            own = result.model_name, result.model_version, model.is_stateful, model.config.job_queue_size
+            done[node.name] = RunnableNode(node, *own)
 
         try:
             outcomes = await asyncio.gather(*map(register, nodes), return_exceptions=True)
@@ -363,18 +364,31 @@ class WorkflowRegistry:
             )
 
 
+class _Turn(asyncio.Lock):
+    """What the steps of a sequence take in turn, and how many of them are ``waiting`` for it."""
+
+    waiting = 0
+
+
 async def _in_turn(
-    turn: asyncio.Lock, call: WorkflowCall, first: RunnableNode, answer: AsyncGenerator[Part]
+    turn: _Turn, call: WorkflowCall, first: RunnableNode, answer: AsyncGenerator[Part]
 ) -> AsyncGenerator[Part]:
     """Yield the answer of a step once the steps before it have ended, so that all nodes get them in the same order.
 
-    Raises NodeFailed: as the answer, or the client waits no longer for the ``first`` node.
+    Raises NodeFailed: as the answer, or the client waits no longer for the ``first`` node, or as many steps wait as
+    requests may wait for that.
     """
+    if turn.waiting >= first.queue_size:
+        why = f"{turn.waiting} steps of the sequence wait already (jobQueueSize)"
+        raise NodeFailed(first.node.name, first.model_name, why, Cause.queue_full)
+    turn.waiting += 1
     try:
         async with asyncio.timeout(call.answer_in):
             await turn.acquire()
     except TimeoutError as error:
         raise NodeFailed(first.node.name, first.model_name, "", Cause.client_timeout) from error
+    finally:
+        turn.waiting -= 1
     try:
         call.answer_in = seconds_left(call.request)
         async with aclosing(answer) as parts:
