@@ -43,12 +43,12 @@ def digest_of_request(sent: InferRow, request: RequestProcessor, forms: str, *, 
 
     Within a workflow it is the digest of the client's request.
     """
+    if not is_named:
+        return digest_of_values(sent, request, forms)
     told = request.get_headers_by_name().get
     if (given := told(REQUEST_DIGEST)) is not None:
         return bytes.fromhex(given)
     values = digest_of_values(sent, request, forms)
-    if not is_named:
-        return values
     return values + _digest_of_call(sent.protocol, sent.content_type, *map(told, _OF_CALLS))
 
 

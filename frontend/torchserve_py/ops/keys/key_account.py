@@ -89,7 +89,9 @@ class KeyAccount:
         sequence_id = None if call.sequence is None else call.sequence.id
         places = 0 if call.depth else 1  # a call within a request that runs only costs, unless it opens a sequence
         exceeded = self._exceeded() if places else None
-        if (exceeded := exceeded or self._too_many_sequences(model, sequence_id)) is not None:
+        if exceeded is None and sequence_id is not None:
+            exceeded = self._too_many_sequences(model, sequence_id)
+        if exceeded is not None:
             usage.refused += 1
             return exceeded
         if self._requests is not None:
@@ -113,9 +115,9 @@ class KeyAccount:
             return Exceeded(Cause.too_many_tokens, message, tokens.full_seconds_until_one())
         return None
 
-    def _too_many_sequences(self, model: str, sequence_id: str | None) -> Exceeded | None:
+    def _too_many_sequences(self, model: str, sequence_id: str) -> Exceeded | None:
         most = self._limits.open_sequences
-        if most is None or sequence_id is None or (model, sequence_id) in self._sequences:
+        if most is None or (model, sequence_id) in self._sequences:
             return None
         if len(self._sequences) >= most:
             self._sequences = {key: is_open for key, is_open in self._sequences.items() if is_open(key[1])}
