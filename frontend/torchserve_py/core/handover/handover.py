@@ -418,7 +418,8 @@ class Handover:
                     refusal = refusal_in(given)
                     return _LARGE if refusal.reason == MOVE_FAILED else refusal
                 sent, wanted = given
-            ahead.pieces = sent
+            if sent >= wanted:
+                ahead.pieces = sent
             return _LARGE
         finally:
             del giver.relays[number]
