@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.apis.realtime.conversing import sound
+from tests.apis.realtime.conversing import sound, until
 from tests.apis.test_workflows import add_workflow
 from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, model_folder
 
@@ -67,15 +67,6 @@ def running() -> Iterator[RunningServer]:
     with server:
         server.wait_ready()
         yield server
-
-
-def until(connection: Any, last: str) -> list[Any]:
-    """Return the events up to one of type ``last``."""
-    events = [connection.recv()]
-    while events[-1].type != last:
-        assert events[-1].type != "error", events[-1]
-        events.append(connection.recv())
-    return events
 
 
 def test_one_file_is_a_conversation_that_survives_the_server(running: RunningServer) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from tests.apis.realtime.conversing import until
 from tests.e2e.running_server import HANDLERS, ROOT, RunningServer, eventually
 from tests.speech import VOICE, say, silence
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -64,15 +65,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 @pytest.fixture
 def client(server: RunningServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.inference}/v1", api_key="none")
-
-
-def until(connection: Any, last: str) -> list[Any]:
-    """Return the events up to one of type ``last``."""
-    events = [connection.recv()]
-    while events[-1].type != last:
-        assert events[-1].type != "error", events[-1]
-        events.append(connection.recv())
-    return events
 
 
 def spoken(text: str) -> bytes:

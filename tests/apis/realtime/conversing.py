@@ -85,6 +85,15 @@ def sound(letter: bytes, seconds: float, rate: int = 24_000) -> bytes:
     return (letter + b"\0" if letter != b"\0" else b"\0\0") * int(rate * seconds)
 
 
+def until(connection: Any, last: str) -> list[Any]:
+    """Return the events that OpenAI's client gets, up to one of type ``last``."""
+    events = [connection.recv()]
+    while events[-1].type != last:
+        assert events[-1].type != "error", events[-1]
+        events.append(connection.recv())
+    return events
+
+
 def kinds(events: Sequence[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
 
