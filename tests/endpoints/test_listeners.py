@@ -83,12 +83,10 @@ def test_all_models_of_the_store(tmp_path: Path) -> None:
 
 
 def test_grpc_packages_that_do_not_fit_are_named_before_anything_is_served(tmp_path: Path) -> None:
-    package = tmp_path / "packages" / "grpc_health" / "v1"
+    package = tmp_path / "packages" / "google" / "rpc"
     package.mkdir(parents=True)
-    for each in (package, package.parent):
-        (each / "__init__.py").touch()
     refusal = "Detected incompatible Protobuf Gencode/Runtime versions: gencode 7.35.1 runtime 6.33.6."
-    (package / "health.py").write_text(f"raise RuntimeError({refusal!r})\n")
+    (package / "status_pb2.py").write_text(f"raise RuntimeError({refusal!r})\n")
     path = os.pathsep.join([str(tmp_path / "packages"), str(ROOT / "frontend"), str(ROOT / "backend")])
     server = RunningServer({}, environment={"PYTHONPATH": path})
     try:
@@ -96,8 +94,8 @@ def test_grpc_packages_that_do_not_fit_are_named_before_anything_is_served(tmp_p
         assert server.process is not None
         assert server.process.wait(DEADLINE) == 1
         (told,) = (line for line in server.log().splitlines() if "[ERROR]" in line)
-        assert f"grpc_health.v1.health cannot be imported: RuntimeError: {refusal}" in told
-        assert f"protobuf {version('protobuf')}, grpcio {version('grpcio')}, grpcio-health-checking" in told
+        assert f"google.rpc.status_pb2 cannot be imported: RuntimeError: {refusal}" in told
+        assert f"protobuf {version('protobuf')}, googleapis-common-protos {version('googleapis-common-protos')}" in told
         assert "listening at" not in server.log()
         assert "Traceback" not in server.log()
     finally:

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections import deque
 
-import grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.apis.grpc.models import data, registry_of, request, stateful_model
@@ -14,6 +13,7 @@ from tests.examples import examples
 
 from torchserve_py.apis.grpc.torchserve_inference import InferenceService
 from torchserve_py.base.causes import Cause
+from torchserve_py.net.http2.rpc import EOF
 
 
 class Conversation:
@@ -30,7 +30,7 @@ class Conversation:
 
     async def read(self):
         await asyncio.sleep(0)
-        return self.requests.popleft() if self.requests else grpc.aio.EOF
+        return self.requests.popleft() if self.requests else EOF
 
     async def room(self):
         while self._unread:

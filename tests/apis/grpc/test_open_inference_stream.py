@@ -30,6 +30,7 @@ from torchserve_py.apis.grpc.open_inference_requests import OpenInferenceJobs
 from torchserve_py.apis.grpc.open_inference_stream import InferStream
 from torchserve_py.apis.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.base.causes import Cause
+from torchserve_py.net.http2.rpc import EOF
 from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
 
 
@@ -140,7 +141,7 @@ class FakeContext:
         self.metadata = self.trailing_metadata = ()
 
     async def read(self):
-        return self._requests.pop(0) if self._requests else grpc.aio.EOF
+        return self._requests.pop(0) if self._requests else EOF
 
     async def room(self):
         pass

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,18 +140,17 @@ def test_a_policy_that_was_busy_gets_the_observation_that_is_the_latest_then(
     second.observe(0, {})
     second.act()
     first.observe(0, {"until": str(tmp_path / "over")})
-    chunks, runs = [], served[0].log().count("told 0 0")
-    acting = [threading.Thread(target=lambda each=each: chunks.append(each.act())) for each in (first, second)]
-    acting[0].start()
-    eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
-    second.observe(1, {"a.pos": 0.5})
-    acting[1].start()
-    eventually(lambda: served[0].pending("policy") == 1, "the other one waits")
-    for timestep in (2, 5, 3):
-        second.observe(timestep, {"image": np.full(timestep, 1)})
-    (tmp_path / "over").touch()
-    for each in acting:
-        each.join()
+    runs = served[0].log().count("told 0 0")
+    with ThreadPoolExecutor(2) as pool:
+        acting = [pool.submit(first.act)]
+        eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
+        second.observe(1, {"a.pos": 0.5})
+        acting.append(pool.submit(second.act))
+        eventually(lambda: served[0].pending("policy") == 1, "the other one waits")
+        for timestep in (2, 5, 3):
+            second.observe(timestep, {"image": np.full(timestep, 1)})
+        (tmp_path / "over").touch()
+        chunks = [each.result() for each in acting]
     assert [(chunk[0].timestep, chunk[0].action.tolist()) for chunk in chunks] == [(0, [0, -1]), (5, [5, 5])]
     second.observe(7, {})
     assert second.act()[0].action.tolist() == [7, 5]
@@ -166,17 +166,15 @@ def test_requests_of_one_robot_at_once_get_the_chunks_of_their_own_observations(
     robot, other = [robot_of(client_module, served[1]) for _ in range(2)]
     runs = served[0].log().count("told 0 0")
     robot.observe(0, {"until": str(tmp_path / "over")})
-    chunks: list[Any] = []
-    acting = [threading.Thread(target=lambda: chunks.append(robot.act())) for _ in range(2)]
-    acting[0].start()
-    eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
-    acting[1].start()
-    robot.observe(3, {}, must_go=True)
-    other.observe(0, {})
-    (tmp_path / "over").touch()
-    assert other.act()[0].timestep == 0
-    for each in acting:
-        each.join()
+    with ThreadPoolExecutor(2) as pool:
+        acting = [pool.submit(robot.act)]
+        eventually(lambda: served[0].log().count("told 0 0") > runs, "it runs")
+        acting.append(pool.submit(robot.act))
+        robot.observe(3, {}, must_go=True)
+        other.observe(0, {})
+        (tmp_path / "over").touch()
+        assert other.act()[0].timestep == 0
+        chunks = [each.result() for each in acting]
     assert [(chunk[0].timestep, chunk[0].action.tolist()) for chunk in chunks] == [(0, [0, -1]), (3, [3, 0])]
     for each in (robot, other):
         each.stop()

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import grpc
 import pytest
 from grpc import aio
 from tests.net.http2.raw_client import RawClient
@@ -12,6 +11,7 @@ from tests.net.http2.raw_client import RawClient
 from torchserve_py.net.admission import Admission
 from torchserve_py.net.http2.grpc_messages import MessageLimit
 from torchserve_py.net.http2.grpc_server import GrpcServer
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.rpc import LaterReply, Rpc, RpcLimits, RpcMethod
 
 SERVICE = "test.Service"
@@ -80,7 +80,7 @@ class Methods:
 
     async def refuse(self, request: bytes, context: Any) -> None:
         """An error, as the request says."""
-        context.end(grpc.StatusCode.NOT_FOUND, request.decode(), (("cause", "test"),))
+        context.end(StatusCode.NOT_FOUND, request.decode(), (("cause", "test"),))
 
     async def raise_(self, request: bytes, context: Any) -> bytes:
         """What a handler with a bug does."""
@@ -96,13 +96,13 @@ class Methods:
 
         def ended(_: Any) -> None:
             self.running -= 1
-            self.cancelled += context.code is not grpc.StatusCode.OK
+            self.cancelled += context.code is not StatusCode.OK
 
         context.on_end.append(ended)
         answers = {
             b"message": lambda: context.follow(request),
             b"coroutine": lambda: context.follow(self.echo(request, context)),
-            b"error": lambda: context.end(grpc.StatusCode.NOT_FOUND, "none", (("cause", "test"),)),
+            b"error": lambda: context.end(StatusCode.NOT_FOUND, "none", (("cause", "test"),)),
             b"exception": lambda: context.raised(ValueError("a bug")),
         }
         if word == b"bug":

@@ -134,7 +134,7 @@ async def test_a_few_bytes_that_become_very_many() -> None:
     reader = MessageReader(limit, budget)
     with pytest.raises(BadGrpcMessage, match="no room") as error:
         await decompressed(Decompressor(), Compressed(zlib.compress(bytes(200_000_000))), "deflate", limit, reader)
-    assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
+    assert error.value.code.name == "RESOURCE_EXHAUSTED"
     assert budget.held <= 50_000_000
     reader.release()
     assert budget.held == 0

@@ -9,23 +9,23 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from torchserve_py.apis.grpc.commented_reflection import CommentedReflection
 from torchserve_py.apis.grpc.grpc_ports import listen_error, places, tls_context
 from torchserve_py.apis.grpc.grpc_settings import GrpcSettings
-from torchserve_py.apis.grpc.health import HealthService
+from torchserve_py.apis.grpc.health import HEALTH, HealthService
 from torchserve_py.apis.grpc.method_table import GrpcMethod, methods_of
 from torchserve_py.apis.grpc.open_inference import OpenInferenceService
 from torchserve_py.apis.grpc.protos import (
+    health_pb2,
     inference_pb2,
     lerobot_pb2,
     management_pb2,
     open_inference_pb2,
     open_inference_repository_pb2,
     open_inference_torchserve_pb2,
+    reflection_pb2,
 )
+from torchserve_py.apis.grpc.reflection import REFLECTION, Reflection
 from torchserve_py.apis.grpc.torchserve_inference import InferenceService
 from torchserve_py.apis.grpc.torchserve_management import ManagementService
 from torchserve_py.apis.grpc.two_way import TwoWayCall
@@ -91,7 +91,7 @@ class GrpcListeners:
 
     async def _serve(self, kind: str, services: Sequence[_Services], context: ssl.SSLContext | None) -> None:
         """Open the port that the settings ``grpc_<kind>_…`` describe."""
-        settings, names = self.context.settings, [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        settings, names = self.context.settings, [HEALTH, REFLECTION]
         methods: dict[str, RpcMethod] = {}
         for definition, table in services:
             for service in definition.DESCRIPTOR.services_by_name.values():
@@ -101,8 +101,8 @@ class GrpcListeners:
         probes = state.methods(_SMALL)
         methods |= probes
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
-        methods[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = RpcMethod(
-            CommentedReflection(names, _pool_of(definitions)).answer,
+        methods[f"/{REFLECTION}/ServerReflectionInfo"] = RpcMethod(
+            Reflection(names, _pool_of(definitions)).answer,
             _SMALL,
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,

@@ -11,19 +11,10 @@ from typing import Final
 from torchserve_py.plugin_api import PluginUnavailable
 
 _MODULES: Final = (
-    "torchserve_py.apis.grpc",  # imports grpc itself, with its fork handlers off
-    "grpc_health.v1.health",
-    "grpc_reflection.v1alpha.reflection",
     "google.rpc.status_pb2",
     "torchserve_py.apis.grpc.protos.inference_pb2",
 )
-_DISTRIBUTIONS: Final = (
-    "protobuf",
-    "grpcio",
-    "grpcio-health-checking",
-    "grpcio-reflection",
-    "googleapis-common-protos",
-)
+_DISTRIBUTIONS: Final = ("protobuf", "googleapis-common-protos")
 
 
 def check_grpc_packages() -> None:

@@ -5,14 +5,15 @@ import functools
 from collections.abc import Collection
 from typing import Any, Final
 
-from grpc import StatusCode
-from grpc_health.v1 import health, health_pb2
-
+from torchserve_py.apis.grpc.protos import health_pb2
 from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.net.http2.grpc_messages import MessageLimit
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.rpc import Rpc, RpcMethod
 from torchserve_py.net.turns import running_turns
 
+#: The full name of this service.
+HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 #: The service name that stands for the whole server.
 _SERVER: Final = ""
 #: How often the state is checked for clients that watch it (seconds).
@@ -43,7 +44,7 @@ class HealthService:
         """Return the methods by path, with a size limit for their messages."""
         read, write = health_pb2.HealthCheckRequest.FromString, _Status.SerializeToString
         served = {"Check": self._check, "Watch": self._watch}
-        return {f"/{health.SERVICE_NAME}/{name}": RpcMethod(each, limit, read, write) for name, each in served.items()}
+        return {f"/{HEALTH}/{name}": RpcMethod(each, limit, read, write) for name, each in served.items()}
 
     def _check(self, request: Any, rpc: Rpc) -> Any:
         if request.service in self._services:

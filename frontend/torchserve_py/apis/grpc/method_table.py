@@ -13,7 +13,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from grpc import StatusCode
 
 from torchserve_py.apis.grpc.grpc_call import GrpcDialect
 from torchserve_py.base.causes import Cause
@@ -25,6 +24,7 @@ from torchserve_py.endpoints.routing import EndpointContext
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.admission import client_at
 from torchserve_py.net.http2.grpc_messages import MessageLimit
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.request_head import Metadata
 from torchserve_py.net.http2.rpc import Denied, Rpc, RpcMethod
 from ts.protocol.request_names import REQUEST_NAME, header_among, name_among, trace_of
@@ -139,7 +139,7 @@ class _Served:
 
     def _note(self, peer: str, code: StatusCode, seconds: float, fields: Mapping[str, str | None]) -> None:
         """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
-        access.note(_address(peer), "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
+        access.note(_address(peer), "gRPC", self.name, "HTTP/2.0", code, seconds, fields)
 
 
 def client_of(rpc: Rpc) -> str:

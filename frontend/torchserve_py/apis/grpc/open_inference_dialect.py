@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from grpc import StatusCode
-
 from torchserve_py.apis.grpc.grpc_call import GrpcCall, GrpcDialect
 from torchserve_py.apis.grpc.open_inference_requests import EMPTY_FINAL_RESPONSE, OpenRequest
 from torchserve_py.apis.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
@@ -22,6 +20,7 @@ from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.endpoints.failures import CAUSE_HEADER, INVALID_KEY, failure_of
 from torchserve_py.endpoints.management.management_calls import ModelApiDisabledError
+from torchserve_py.net.http2.grpc_status import StatusCode
 from ts.apis.open_inference.protos.infer_pb2 import InferParameter, ModelInferResponse
 from ts.apis.open_inference.wire_fields import varint
 

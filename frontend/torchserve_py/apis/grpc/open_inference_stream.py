@@ -15,8 +15,6 @@ from collections.abc import Hashable
 from functools import partial
 from typing import Any, Final
 
-from grpc.aio import EOF
-
 from torchserve_py.apis.grpc.open_inference_dialect import DIALECT, EnvelopedMessages
 from torchserve_py.apis.grpc.open_inference_requests import (
     OpenInferenceJobs,
@@ -28,7 +26,7 @@ from torchserve_py.apis.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoW
 from torchserve_py.apis.open_inference.sequence_parameters import ID
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.failures import EndpointError, bad_request
-from torchserve_py.net.http2.rpc import Rpc
+from torchserve_py.net.http2.rpc import EOF, Rpc
 
 _AUTO: Final = "auto"
 _TRITON: Final = "triton"

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from google.protobuf.any_pb2 import Any
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
-from grpc import StatusCode
 
 from torchserve_py.endpoints.failures import CAUSE_HEADER, INVALID_KEY, Failure
+from torchserve_py.net.http2.grpc_status import StatusCode
 
 _CODES: Final = {
     400: StatusCode.INVALID_ARGUMENT,
@@ -69,7 +69,7 @@ class GrpcRefusal(NamedTuple):
         """Return the status as a message, for one request of a call that goes on."""
         detail = Any()
         detail.Pack(ErrorInfo(reason=self.reason, metadata=dict(self.metadata)))
-        number: int = self.code.value[0]
+        number: int = self.code
         return Status(code=number, message=self.message, details=[detail])
 
 

@@ -5,9 +5,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from grpc import StatusCode
-from grpc.aio import EOF
-
 from torchserve_py.apis.grpc.grpc_call import GrpcCall, GrpcDialect
 from torchserve_py.apis.grpc.method_table import GrpcMethod, account_of, client_of
 from torchserve_py.apis.grpc.protos.inference_pb2 import (
@@ -27,7 +24,8 @@ from torchserve_py.endpoints.requests import PRIORITY_HEADER, priority_in_text
 from torchserve_py.endpoints.sequences import SequenceHeaders, StepClaim, is_marked
 from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, read_deadline
 from torchserve_py.endpoints.token_authorization import TokenType
-from torchserve_py.net.http2.rpc import Rpc
+from torchserve_py.net.http2.grpc_status import StatusCode
+from torchserve_py.net.http2.rpc import EOF, Rpc
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_TOKEN, STEP_NUMBER
 

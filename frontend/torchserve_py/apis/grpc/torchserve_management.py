@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from grpc import StatusCode
 
 from torchserve_py.apis.grpc.grpc_call import GrpcDialect
 from torchserve_py.apis.grpc.method_table import GrpcMethod
@@ -15,6 +14,7 @@ from torchserve_py.core.serving.errors import NotEnoughDevices, WorkersFailed
 from torchserve_py.endpoints.failures import failure_of
 from torchserve_py.endpoints.management.management_calls import Done, ManagementCalls, ModelApiDisabledError
 from torchserve_py.endpoints.token_authorization import TokenType
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.rpc import Rpc
 
 #: A response as JSON.

@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from grpc.aio import EOF
-
 from torchserve_py.apis.grpc.method_table import GrpcMethod, account_of, client_of
 from torchserve_py.apis.grpc.open_inference_dialect import DIALECT
 from torchserve_py.apis.grpc.protos.lerobot_pb2 import Actions, Empty, PolicySetup
@@ -35,7 +33,7 @@ from torchserve_py.endpoints.sequences import SequenceHeaders
 from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, read_deadline, seconds_in
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http2.grpc_messages import BadGrpcMessage
-from torchserve_py.net.http2.rpc import Rpc
+from torchserve_py.net.http2.rpc import EOF, Rpc
 from ts.protocol.messages import OPENPI
 
 #: The metadata that names a robot, a secret of its client, and that says how long an action takes (milliseconds).

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from grpc import StatusCode
-
 from torchserve_py.net.decompression import DEFLATE, GZIP, Decompressor
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.request_budget import NoRoomError, RequestBudget
 
 _ENCODINGS: Final = {"gzip": GZIP, "deflate": DEFLATE}

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from grpc import StatusCode
-
 from torchserve_py.net.acceptor import Acceptor, listening_sockets
 from torchserve_py.net.admission import Admission, ConnectionBudget, ConnectionPlace
 from torchserve_py.net.decompression import Decompressor
 from torchserve_py.net.http2.frames import ConnectionFailed
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.http2_connection import Http2Connection
 from torchserve_py.net.http2.request_head import Metadata
 from torchserve_py.net.http2.rpc import Denied, RpcLimits, RpcMethod

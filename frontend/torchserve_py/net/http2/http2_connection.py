@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from grpc import StatusCode
-
 from torchserve_py.net.admission import ConnectionPlace, peer_of
 from torchserve_py.net.http2 import frames, header_blocks
 from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
@@ -22,6 +20,7 @@ from torchserve_py.net.http2.closed_streams import ClosedStreams
 from torchserve_py.net.http2.frame_reader import MAX_FRAME_SIZE, FrameReader
 from torchserve_py.net.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.net.http2.grpc_messages import BadGrpcMessage
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
 from torchserve_py.net.http2.request_head import TRAILERS, RequestHead
 from torchserve_py.net.http2.rpc import STREAM_WINDOW, Denied, Rpc, RpcLimits, RpcMethod
@@ -326,7 +325,7 @@ class Http2Connection(asyncio.Protocol):
                 if ends:
                     rpc.end_input()
         if isinstance(admitted, Denied):
-            block = header_blocks.trailers(admitted.code.value[0], admitted.details, admitted.metadata)
+            block = header_blocks.trailers(admitted.code, admitted.details, admitted.metadata)
             self._answer_at_once(stream_id, header_blocks.RESPONSE + block, ends=ends)
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, ends: bool) -> None:

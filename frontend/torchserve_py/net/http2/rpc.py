@@ -24,11 +24,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
-
-from grpc import StatusCode
-from grpc.aio import EOF, AbortError
 
 from torchserve_py.net.http2 import header_blocks
 from torchserve_py.net.http2.frames import ErrorCode, StreamFailed
@@ -40,6 +38,7 @@ from torchserve_py.net.http2.grpc_messages import (
     MessageReader,
     decompressed,
 )
+from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.request_head import Metadata, RequestHead
 from torchserve_py.net.http2.stream import Progress, Stream
 from torchserve_py.net.turns import running_turns
@@ -53,6 +52,18 @@ logger = logging.getLogger(__name__)
 STREAM_WINDOW: Final = 1 << 20
 #: What a call takes besides the bytes of its client, about (bytes).
 CALL_COST: Final = 8192
+
+
+class _End(Enum):
+    end = "end"
+
+
+#: What a handler reads after the last message of its client.
+EOF: Final = _End.end
+
+
+class AbortError(Exception):
+    """The call has ended, and its handler has nothing left to do; it lets this pass."""
 
 
 class RpcLimits(NamedTuple):
@@ -333,7 +344,7 @@ class Rpc:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         elif self.stream.pending:  # the handler has ended, but the client has not fetched its answer
             self.stream.discard()
-            self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", ()))
+            self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ()))
             self._connection.sender.ready(self)
 
     def raised(self, error: Exception) -> None:
@@ -380,7 +391,7 @@ class Rpc:
         if code is StatusCode.OK and not details and not metadata:
             block = header_blocks.OK_TRAILERS
         else:
-            block = header_blocks.trailers(code.value[0], details, metadata)
+            block = header_blocks.trailers(code, details, metadata)
         self.stream.end(block)
         self._connection.sender.ready(self)
 
