@@ -2,8 +2,9 @@
 
     python -m benchmarks.frontend_instructions [--checkout FOLDER] [LOAD …]
 
-Times depend on what else a machine does. This count depends on it less: on how many requests a turn of the event loop
-meets, so that two runs on a busy machine may differ by a tenth. Compare several runs, alternately.
+Times depend on what else a machine does. This count depends on it less: batches are full, but how many requests a turn
+of the event loop meets differs, so that two runs on a busy machine may differ by a tenth. Compare several runs,
+alternately.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.benchmark_models import ROOT, BenchmarkModel
+from benchmarks.benchmark_models import ROOT, BenchmarkModel, HandlerModel
 from benchmarks.durability import model_with
 from benchmarks.launchers import Ports, TorchServeLike
 from benchmarks.results import OURS
@@ -108,11 +110,22 @@ def instructions(checkout: Path, model: BenchmarkModel, requests: list[bytes]) -
         return int(found[-1]) / ROUNDS / len(requests)
 
 
+def in_full_batches(model: HandlerModel) -> HandlerModel:
+    """Return a model whose batches wait until they are full; else they would hold less on a busy machine."""
+    return replace(model, config=model.config | {"maxBatchDelay": 2_000})
+
+
 LOADS: dict[str, Callable[[], tuple[BenchmarkModel, list[bytes]]]] = {
     "echo": lambda: (ECHO, [request(ECHO.probe.path, b"x")] * CONNECTIONS),
-    "batches": lambda: (ECHO_BATCHES, [request(ECHO_BATCHES.probe.path, b"x")] * CONNECTIONS),
-    "sequences": lambda: (STATEFUL, [request(STATEFUL.probe.path, b"1", f"s{n}") for n in range(CONNECTIONS)]),
-    "stored": lambda: (STORED, [request(STORED.probe.path, b"2", f"s{n}") for n in range(CONNECTIONS)]),
+    "batches": lambda: (in_full_batches(ECHO_BATCHES), [request(ECHO_BATCHES.probe.path, b"x")] * CONNECTIONS),
+    "sequences": lambda: (
+        in_full_batches(STATEFUL),
+        [request(STATEFUL.probe.path, b"1", f"s{n}") for n in range(CONNECTIONS)],
+    ),
+    "stored": lambda: (
+        in_full_batches(STORED),
+        [request(STORED.probe.path, b"2", f"s{n}") for n in range(CONNECTIONS)],
+    ),
 }
 
 

@@ -11,9 +11,10 @@ hex digits) or the key of a sequence at the end:
     left:KEY         a hash: a sequence that was left, its version, and who has written it
 
 Each look is one script, so what is seen and what is told belong together: of two servers that look for one sequence at
-the same moment, one has it. A server that Redis does not know any more, or not as it is, tells everything anew, and
-gives up what others have meanwhile. It takes for granted then that others have to tell everything, too, and waits for
-that before it begins a sequence, believes that one is lost, or gives up what others seem to have again.
+the same moment, one has it. A server that Redis does not know any more, or not as it is, tells everything anew, in
+parts since Redis serves nobody else during a script, and gives up what others have meanwhile. It takes for granted then
+that others have to tell everything, too, and waits for that before it begins a sequence, believes that one is lost, or
+gives up what others seem to have again.
 
 A state that was left counts once the server that has written it has told that it has the sequence no more: until then
 it may have heard that this has failed, and go on. And Redis may have lost the latest changes, as when a replica takes
@@ -28,6 +29,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import redis
@@ -58,6 +60,8 @@ _ABANDONED: Final = 60_000
 _TELLING: Final = 2 * SIGN_INTERVAL
 #: How many keys are looked through at once where all of a model are removed.
 _AT_ONCE: Final = 1_000
+#: How many marks one script tells.
+_TOLD_AT_ONCE: Final = 10_000
 
 #: What the script is told of a sequence that is left, and to be taken by this server: others see `HAS`.
 _TO_TAKE: Final = "t"
@@ -67,7 +71,7 @@ _PLACES: Final = {b"l": Place.left, b"e": Place.elsewhere, b"x": Place.lost, b"n
 _LOOK: Final = """
 local p, me, number, count = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local is_whole, is_sign, is_early = ARGV[4] == '1', ARGV[5] == '1', ARGV[6] == '1'
-local dead, kept, wanted_kept, at = ARGV[7], ARGV[8], ARGV[9], 10
+local dead, kept, wanted_kept, is_last, at = ARGV[7], ARGV[8], ARGV[9], ARGV[10] == '1', 11
 local has, alive = p .. ':has:' .. me, p .. ':alive:' .. me
 if not is_whole then
   local is_known = redis.call('GET', p .. ':number:' .. me) == number and redis.call('HLEN', has) == count
@@ -111,7 +115,6 @@ for i = first, last, 2 do
     redis.call('DEL', p .. ':left:' .. ARGV[i])
   end
 end
-if is_whole then redis.call('DEL', has) end
 first, last = next_group(2)
 for i = first, last, 2 do
   local key, mark = ARGV[i], ARGV[i + 1]
@@ -152,7 +155,7 @@ if is_change or is_sign then
   redis.call('SADD', p .. ':servers', me)
   redis.call('EXPIRE', p .. ':servers', kept)
 end
-if is_change then redis.call('INCR', p .. ':number:' .. me) end
+if is_change and is_last then redis.call('INCR', p .. ':number:' .. me) end
 if is_change or is_sign then redis.call('EXPIRE', p .. ':number:' .. me, kept) end
 for _, other in ipairs(others) do
   for _, each in ipairs(redis.call('HVALS', p .. ':wanted:' .. other[3])) do wanted[#wanted + 1] = each end
@@ -249,24 +252,38 @@ class HandoverInRedis:
             void = [] if changes is not None else [*doubtful.items(), *self._taken.items()]
             to_take = dict.fromkeys([key for key in self._to_take if self._marks.get(key) == HAS], _TO_TAKE)
         now = boot_time()
-        arguments: list[Any] = [
-            self._me,
-            self._number,
-            self._count,
-            int(changes is None),
-            int(is_sign := now - self._told_at >= SIGN_INTERVAL),
-            int(now < self._early_until),
-            int(DEAD + SIGN_INTERVAL),
-            int(KEPT),
-            int(WANTED_KEPT),
-        ]
-        wanted = {key: json.dumps(each) for key, each in sought.items()}
-        marks = self._marks | to_take if changes is None else changes
-        for group in (void, list(marks.items()), list(wanted.items())):
-            arguments.append(len(group))
-            for pair in group:
-                arguments += pair
-        told: list[Any] = self._call(lambda: self._look([self._prefix], arguments))
+        is_sign = now - self._told_at >= SIGN_INTERVAL
+        wanted = [(key, json.dumps(each)) for key, each in sought.items()]
+        if changes is None:
+            has = self._call(lambda: self._redis.hkeys(f"{self._prefix}:has:{self._me}"))
+            marks = dict.fromkeys(map(bytes.decode, has), LACKS) | self._marks | to_take
+        else:
+            marks = changes
+        usurped: list[bytes] = []
+        parts = _parts(marks, _TOLD_AT_ONCE if changes is None else len(marks))
+        for part in parts:
+            is_last = part is parts[-1]
+            arguments: list[Any] = [
+                self._me,
+                self._number,
+                self._count,
+                int(changes is None),
+                int(is_sign),
+                int(now < self._early_until),
+                int(DEAD + SIGN_INTERVAL),
+                int(KEPT),
+                int(WANTED_KEPT),
+                int(is_last),
+            ]
+            for group in (void if part is parts[0] else [], part, wanted if is_last else []):
+                arguments.append(len(group))
+                for pair in group:
+                    arguments += pair
+            told: list[Any] = self._call(partial(self._look, [self._prefix], arguments))
+            if told:
+                usurped += told[1]
+        if told:
+            told[1] = usurped
         if (told and is_sign) or changes is None:
             self._told_at = now
         with self._noting:
@@ -398,6 +415,11 @@ class HandoverInRedis:
                 return command()  # each command here may be sent twice
         except redis.RedisError as error:
             raise OSError(f"Redis at {self._name} cannot be used: {error}") from error
+
+
+def _parts(marks: Mapping[str, str], size: int) -> list[list[tuple[str, str]]]:
+    pairs = list(marks.items())
+    return [pairs[first : first + size] for first in range(0, len(pairs), size or 1)] or [[]]
 
 
 def _wanted_in(text: bytes) -> Wanted | None:
