@@ -73,3 +73,17 @@ async def test_nobody_waits_for_a_store_when_the_server_stops() -> None:
             async with asyncio.timeout(60):
                 await waiting
     states.gate.set()
+
+
+async def test_nobody_waits_for_a_server_to_join_its_fleet_when_it_stops() -> None:
+    states = Hanging()
+    server = Server(states)
+    states.gate.clear()
+    changed = asyncio.create_task(server.calls.register({"url": "m-1.mar"}))
+    await asyncio.sleep(0)
+    server.member.close()
+    with pytest.raises(EndpointError, match="The server stops"):
+        async with asyncio.timeout(20):
+            await changed
+    assert server.models.saved == {}
+    states.gate.set()

@@ -109,6 +109,7 @@ class FleetMember:
     def close(self) -> None:
         """Wait for the fleet no more, since the server stops."""
         self._store.close()
+        self._joined.set()  # the store tells those who wait for that
 
     # Telling.
 
