@@ -5,13 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import joblib
-import lightgbm
 import numpy as np
 import pytest
 import requests
-import xgboost
-from sklearn.linear_model import LogisticRegression
 from tests.e2e.running_server import DEADLINE, RunningServer
 
 RNG = np.random.default_rng(0)
@@ -20,18 +16,25 @@ LABELS = (POINTS.sum(axis=1) > 0).astype(int)
 
 
 def sklearn_model(folder: Path) -> tuple[str, np.ndarray[Any, Any]]:
+    import joblib  # these take seconds to import, in each process that collects tests
+    from sklearn.linear_model import LogisticRegression
+
     model = LogisticRegression().fit(POINTS, LABELS)
     joblib.dump(model, folder / "model.joblib")
     return "mlserver_sklearn.SKLearnModel", model.predict(POINTS)
 
 
 def xgboost_model(folder: Path) -> tuple[str, np.ndarray[Any, Any]]:
+    import xgboost
+
     booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, xgboost.DMatrix(POINTS, LABELS), 5)
     booster.save_model(folder / "model.json")
     return "mlserver_xgboost.XGBoostModel", booster.predict(xgboost.DMatrix(POINTS))
 
 
 def lightgbm_model(folder: Path) -> tuple[str, np.ndarray[Any, Any]]:
+    import lightgbm
+
     parameters = {"objective": "binary", "num_threads": 1, "verbose": -1, "min_data_in_leaf": 2}
     booster = lightgbm.train(parameters, lightgbm.Dataset(POINTS, LABELS), 5)
     booster.save_model(folder / "model.bst")

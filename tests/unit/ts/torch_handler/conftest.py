@@ -13,9 +13,13 @@ import pytest
 from tests.unit.ts.frontend_stub import FrontendStub, Worker, row
 
 pytest.importorskip("torch")
-# Handlers have a thread import it, and what goes through all modules meanwhile, as tools for tests do, would fail.
-if importlib.util.find_spec("captum") is not None:
-    importlib.import_module("captum.attr")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def captum_imported() -> None:
+    """Import it if it is installed: else a thread of a handler does, and what goes through all modules then fails."""
+    if importlib.util.find_spec("captum") is not None:
+        importlib.import_module("captum.attr")
 
 
 class Served:
