@@ -8,8 +8,8 @@ from benchmarks import bytecodes
 
 #: Timers run more often per request on a slower machine, which makes up to a twentieth.
 TOLERANCE = 1.1
-#: On a busy machine batches hold fewer requests, and each of these costs more: so often a load is counted, at the most,
-#: until it costs no more than it did.
+#: On a busy machine a turn of the event loop meets fewer requests, and each of these costs more: so often a load is
+#: counted, at the most, until it costs no more than it did.
 ATTEMPTS = 3
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS, CHUNK = 36, 12
+SEEDS, CHUNK = 60, 20
 COMMAND = [sys.executable, "-m", "tests.simulation"]
 
 

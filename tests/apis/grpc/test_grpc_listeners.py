@@ -225,6 +225,68 @@ async def test_reflection_tells_the_comments_of_the_definitions(serving):
     call.cancel()
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "torchserve_py/apis/grpc/protos/inference.proto",
+        "torchserve_py/apis/grpc/protos/health.proto",
+        "google/rpc/status.proto",
+    ],
+)
+async def test_reflection_tells_a_file_and_all_that_it_imports(serving, file):
+    call = reflection_pb2_grpc.ServerReflectionStub(serving.inference_channel).ServerReflectionInfo()
+    asked = reflection_pb2.ServerReflectionRequest(host="here", file_by_filename=file)
+    await call.write(asked)
+    answer = await call.read()
+    assert answer.original_request == asked
+    told = [FileDescriptorProto.FromString(each) for each in answer.file_descriptor_response.file_descriptor_proto]
+    names = [each.name for each in told]
+    assert names[0] == file
+    assert len(set(names)) == len(names)
+    assert {name for each in told for name in each.dependency} <= set(names)
+    call.cancel()
+
+
+async def test_reflection_tells_that_a_message_has_no_extensions(serving):
+    call = reflection_pb2_grpc.ServerReflectionStub(serving.inference_channel).ServerReflectionInfo()
+    await call.write(
+        reflection_pb2.ServerReflectionRequest(all_extension_numbers_of_type="inference.ModelInferRequest")
+    )
+    found = (await call.read()).all_extension_numbers_response
+    assert (found.base_type_name, list(found.extension_number)) == ("inference.ModelInferRequest", [])
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"file_by_filename": "other.proto"}, StatusCode.NOT_FOUND),
+        ({"file_containing_symbol": "inference.Other"}, StatusCode.NOT_FOUND),
+        ({"file_containing_symbol": ""}, StatusCode.NOT_FOUND),
+        ({"all_extension_numbers_of_type": "inference.Other"}, StatusCode.NOT_FOUND),
+        (
+            {"file_containing_extension": {"containing_type": "inference.ModelInferRequest", "extension_number": 1}},
+            StatusCode.NOT_FOUND,
+        ),
+        (
+            {"file_containing_extension": {"containing_type": "inference.Other", "extension_number": -1}},
+            StatusCode.NOT_FOUND,
+        ),
+        ({}, StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_reflection_refuses_one_request_and_answers_the_next_one(serving, asked, code):
+    call = reflection_pb2_grpc.ServerReflectionStub(serving.inference_channel).ServerReflectionInfo()
+    for each in (asked, {"list_services": "*"}):
+        await call.write(reflection_pb2.ServerReflectionRequest(**each))
+    refused, listed = await call.read(), await call.read()
+    assert refused.error_response.error_code == code.value[0]
+    assert refused.error_response.error_message
+    assert refused.original_request == reflection_pb2.ServerReflectionRequest(**asked)
+    assert listed.list_services_response.service
+    call.cancel()
+
+
 async def test_the_largest_message(start):
     serving = await start(max_request_size=5_000_000)
     serving.registry.model.behave = lambda call: call.part(bytes(6_000_000))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.net.http2.conftest import SERVICE, Running, limit_of, start
 
 from torchserve_py.net.decompression import Decompressor
+from torchserve_py.net.http2 import grpc_status
 from torchserve_py.net.http2.grpc_messages import PREFIX, BadGrpcMessage, Compressed, MessageReader, decompressed
 from torchserve_py.net.http2.rpc import CALL_COST, RpcMethod
 from torchserve_py.net.request_budget import RequestBudget
@@ -134,7 +135,7 @@ async def test_a_few_bytes_that_become_very_many() -> None:
     reader = MessageReader(limit, budget)
     with pytest.raises(BadGrpcMessage, match="no room") as error:
         await decompressed(Decompressor(), Compressed(zlib.compress(bytes(200_000_000))), "deflate", limit, reader)
-    assert error.value.code.name == "RESOURCE_EXHAUSTED"
+    assert error.value.code is grpc_status.StatusCode.RESOURCE_EXHAUSTED
     assert budget.held <= 50_000_000
     reader.release()
     assert budget.held == 0

@@ -69,8 +69,7 @@ class GrpcRefusal(NamedTuple):
         """Return the status as a message, for one request of a call that goes on."""
         detail = Any()
         detail.Pack(ErrorInfo(reason=self.reason, metadata=dict(self.metadata)))
-        number: int = self.code
-        return Status(code=number, message=self.message, details=[detail])
+        return Status(code=self.code, message=self.message, details=[detail])
 
 
 def code_of(status: int, special: Mapping[int, StatusCode] | None = None) -> StatusCode:

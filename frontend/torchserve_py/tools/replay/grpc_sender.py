@@ -12,10 +12,8 @@ from torchserve_py.apis.grpc.open_inference_dialect import DIALECT
 from torchserve_py.endpoints.failures import CAUSE_HEADER, EndpointError, handler_failure
 from torchserve_py.tools.journal.journal_record import JournalRecord
 from torchserve_py.tools.replay.replay_requests import ReplayRequest
-from torchserve_py.tools.replay.senders import USER_AGENT, NoAnswer, NotConnected, SentAnswer
+from torchserve_py.tools.replay.senders import GRPC, GRPC_TLS, USER_AGENT, NoAnswer, NotConnected, SentAnswer
 
-_TLS: Final = "grpcs://"
-_PLAIN: Final = "grpc://"
 _OPTIONS: Final = (
     ("grpc.primary_user_agent", USER_AGENT),
     ("grpc.max_send_message_length", -1),
@@ -37,13 +35,13 @@ class GrpcSender:
     @property
     def _channel(self) -> aio.Channel:
         if self._opened is None:
-            if self._url.startswith(_TLS):
+            if self._url.startswith(GRPC_TLS):
                 authorities = ssl.get_default_verify_paths().cafile  # as over HTTP, and SSL_CERT_FILE may name them
                 trusted = None if authorities is None else Path(authorities).read_bytes()
                 credentials = grpc.ssl_channel_credentials(trusted)
-                self._opened = aio.secure_channel(self._url.removeprefix(_TLS), credentials, _OPTIONS)
+                self._opened = aio.secure_channel(self._url.removeprefix(GRPC_TLS), credentials, _OPTIONS)
             else:
-                self._opened = aio.insecure_channel(self._url.removeprefix(_PLAIN), _OPTIONS)
+                self._opened = aio.insecure_channel(self._url.removeprefix(GRPC), _OPTIONS)
         return self._opened
 
     async def close(self) -> None:

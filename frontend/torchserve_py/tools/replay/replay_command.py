@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from torchserve_py.base.settings.server_settings import KEY_VARIABLE
+from torchserve_py.tools.replay.senders import GRPC, GRPC_TLS
 
 #: How many requests may be without an answer while they are sent at their recorded times.
 _MANY: Final = 256
@@ -44,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--grpc",
         metavar="URL",
-        type=_url("grpc://", "grpcs://"),
+        type=_url(GRPC, GRPC_TLS),
         help=f"its gRPC port, as the server logs it (grpc://, port {_GRPC_PORT}, on the host of --server)",
     )
     parser.add_argument(
@@ -125,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
             arguments.error(f"--model {each}: it must be NAME or NAME=VERSION")
         models[name] = version or None
     given.at_once = given.at_once or (1 if given.speed is None else _MANY)
-    given.grpc = given.grpc or f"grpc://{urlsplit(given.server).hostname}:{_GRPC_PORT}"
+    given.grpc = given.grpc or f"{GRPC}{urlsplit(given.server).hostname}:{_GRPC_PORT}"
     try:
         from torchserve_py.tools.replay.run_replay import run_replay
     except ModuleNotFoundError as error:

@@ -8,6 +8,8 @@ from torchserve_py.tools.replay.replay_requests import ReplayRequest
 
 #: By this requests of a replay are told from others.
 USER_AGENT = "torchserve-py-replay"
+#: How the addresses of gRPC ports begin.
+GRPC, GRPC_TLS = "grpc://", "grpcs://"
 
 
 class NoAnswer(Exception):
