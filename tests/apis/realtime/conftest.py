@@ -92,4 +92,6 @@ async def listen(start: Start) -> AsyncIterator[Open]:
 
 async def open_socket(endpoints: OpenEndpoints, query: str = "?intent=transcription", **more: Any) -> ClientConnection:
     address = endpoints.address()
-    return await connect(f"ws://{address.host}:{address.port}/v1/realtime{query}", compression=None, **more)
+    # A client that has as many messages as it takes reads no more, and so waits in vain for the end of the connection.
+    url = f"ws://{address.host}:{address.port}/v1/realtime{query}"
+    return await connect(url, compression=None, max_queue=None, **more)
