@@ -54,6 +54,19 @@ def claim_of(sent: Mapping[str, str]) -> StepClaim:
     return StepClaim(sent.get(REQUEST_ID), sent.get(STEP_NUMBER), sent.get(SEQUENCE_TOKEN))
 
 
+def claim_within(said: StepClaim, sent: StepClaim) -> StepClaim:
+    """Return what a request says within itself of which step it is, and where it says nothing, what its headers say.
+
+    Raises EndpointError: the two differ.
+    """
+    if sent == NO_CLAIM:
+        return said
+    both = [*zip(said, sent, strict=True)]
+    for name, pair in zip(CLAIM_NAMES, both, strict=True):
+        check_once(name, [each for each in pair if each is not None])
+    return StepClaim(*(inner if inner is not None else outer for inner, outer in both))
+
+
 class SequenceHeaders:
     """Reads the three configured headers."""
 
@@ -183,6 +196,12 @@ def check_headers_once(sent: Mapping[str, str], names: Iterable[str]) -> None:
     if isinstance(sent, RepeatedHeaders):
         for name in names:
             check_once(name, sent.values_of(name))
+
+
+def check_metadata_once(sent: Iterable[tuple[str, str | bytes]], names: Iterable[str]) -> None:
+    """Check that metadata of a gRPC call that have these names say one thing each, as `check_once` does."""
+    for each in names:
+        check_once(each, [value for name, value in sent if name == each])
 
 
 def check_once(name: str, values: Iterable[str | bytes]) -> None:

@@ -104,6 +104,17 @@ async def test_a_step_may_say_its_number_and_its_token(start, place):
     assert (call.sequence_id, call.step, call.token) == ("s1", 3, "mine")
 
 
+@pytest.mark.parametrize(
+    ("entries", "metadata"),
+    [({"ts_request_step": b"2"}, [("ts_request_step", "3")]), ({}, [("ts_request_step", each) for each in "23"])],
+)
+async def test_a_request_that_says_it_is_two_steps_is_refused(start, entries, metadata):
+    serving = await start(registry_of(stateful_model()))
+    error = await failure(serving.inference.Predictions(request("s1", data=b"1", **entries), metadata=metadata))
+    assert "ts_request_step is given more than once, as '2' and '3'" in str(error.details())
+    assert not serving.registry.model.calls
+
+
 async def test_a_number_without_the_id_of_a_sequence_is_refused(start):
     """The id is a field of the message: metadata of its header's name do not name the sequence."""
     serving = await start(registry_of(stateful_model()))

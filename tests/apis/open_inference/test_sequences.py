@@ -40,6 +40,25 @@ async def test_torchserves_headers_are_good_for_sequences_too(start):
 
 
 @pytest.mark.parametrize(
+    ("parameter", "headers"),
+    [
+        ("2", [("ts_request_step", "3")]),
+        (None, [("ts_request_step", "2"), ("ts_request_step", "3")]),
+    ],
+)
+async def test_a_request_that_says_it_is_two_steps_is_refused(start, parameter, headers):
+    model = FakeModel(stateful=True)
+    serving = await start(FakeServing([model]))
+    body = sequence_body(sequence_id=7, ts_request_step=parameter)
+    refused = await serving.request("POST", INFER, data=body, headers=headers)
+    assert refused.status == 400
+    assert "ts_request_step is given more than once, as '2' and '3'" in refused.body.decode()
+    same = [("ts_request_step", "2"), ("ts_request_sequence_token", "mine")]
+    await serving.request("POST", INFER, data=sequence_body(sequence_id=7, ts_request_step=2), headers=same)
+    assert [(call.step, call.token) for call in model.calls] == [(2, "mine")]
+
+
+@pytest.mark.parametrize(
     "parameters",
     [
         {},

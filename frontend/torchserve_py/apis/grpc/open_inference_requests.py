@@ -19,7 +19,7 @@ from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.requests import PRIORITY, priority_in_parameter
-from torchserve_py.endpoints.sequences import SequenceHeaders, check_once
+from torchserve_py.endpoints.sequences import SequenceHeaders, check_metadata_once
 from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, deadline_in, read_deadline
 from torchserve_py.net.http2.rpc import Rpc
 from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
@@ -167,6 +167,6 @@ class OpenInferenceJobs:
             sequence_id %= _NUMBERS
         sent = {name: value for name, value in metadata if isinstance(value, str)}
         if len(sent) < len(metadata):
-            for each in (*([self._headers.id_name] if sequence_id is None else ()), *self._headers.more_names):
-                check_once(each, [value for name, value in metadata if name == each])
+            named = [self._headers.id_name] if sequence_id is None else []
+            check_metadata_once(metadata, (*named, *self._headers.more_names))
         return sequence_of(self._headers, self.serving, model, {**request.parameters, ID: sequence_id}, sent)

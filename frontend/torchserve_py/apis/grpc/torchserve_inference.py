@@ -21,13 +21,20 @@ from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request, failure_of
 from torchserve_py.endpoints.requests import PRIORITY_HEADER, priority_in_text
-from torchserve_py.endpoints.sequences import SequenceHeaders, StepClaim, is_marked
+from torchserve_py.endpoints.sequences import (
+    CLAIM_NAMES,
+    SequenceHeaders,
+    StepClaim,
+    check_metadata_once,
+    claim_of,
+    claim_within,
+    is_marked,
+)
 from torchserve_py.endpoints.time_limits import DEADLINE_NAMES, read_deadline
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http2.grpc_status import StatusCode
 from torchserve_py.net.http2.rpc import EOF, Rpc
 from ts.apis.open_inference.wire_fields import LARGE_MESSAGE, fields_of
-from ts.protocol.messages import REQUEST_ID, SEQUENCE_TOKEN, STEP_NUMBER
 
 #: The metadata that decides on the version, and goes on as headers.
 _OF_TRAFFIC: Final = frozenset({VERSION_HEADER, USER_HEADER})
@@ -131,6 +138,8 @@ class InferenceService:
         """Submit the only request of a call, which need not name its sequence."""
         model = self.model(request)
         metadata = {name: value for name, value in rpc.metadata if isinstance(value, str)}
+        if len(metadata) < len(rpc.metadata):
+            check_metadata_once(rpc.metadata, CLAIM_NAMES)
         sequence = self.sequence_of(request, metadata) if model.is_stateful or request.sequence_id else None
         return self.submit(request, rpc, model, sequence)
 
@@ -148,11 +157,10 @@ class InferenceService:
         """Return the sequence that a request names, or one of its own.
 
         ``metadata`` may say which step it is, where the call has one request. Raises EndpointError: an id, a number or
-        a marker is wrong.
+        a marker is wrong, or the request and the metadata say two things.
         """
         start, end = _text(request, self._start_key), _text(request, self._end_key)
-        said = [(_text(request, key), metadata.get(key)) for key in (REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)]
-        claim = StepClaim(*(named if named is not None else otherwise for named, otherwise in said))
+        claim = claim_within(StepClaim(*(_text(request, key) for key in CLAIM_NAMES)), claim_of(metadata))
         return self._headers.of_values(request.sequence_id, start, end, claim)
 
     def submit(

@@ -6,8 +6,16 @@ from typing import Any, Final
 from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.failures import bad_request
-from torchserve_py.endpoints.sequences import SequenceHeaders, StepClaim, is_marked
-from ts.protocol.messages import REQUEST_ID, SEQUENCE_TOKEN, STEP_NUMBER
+from torchserve_py.endpoints.sequences import (
+    CLAIM_NAMES,
+    SequenceHeaders,
+    StepClaim,
+    check_headers_once,
+    claim_of,
+    claim_within,
+    is_marked,
+)
+from ts.protocol.messages import STEP_NUMBER
 
 ID: Final = "sequence_id"
 _START: Final = "sequence_start"
@@ -26,15 +34,16 @@ def sequence_of(
 
     The parameters are Triton's: ``sequence_id`` is a number or a text, and ``sequence_start`` begins a sequence.
 
-    Raises EndpointError: the id is missing or invalid, a marker is neither true nor false, or the request continues a
-    sequence that is not open (a stored sequence may be open at another server, or from before a restart).
+    Raises EndpointError: the id is missing or invalid, a marker is neither true nor false, parameters and headers say
+    that the request is two steps, or it continues a sequence that is not open (a stored sequence may be open at another
+    server, or from before a restart).
     """
     if parameters.get(ID) is None and headers.id_name in sent:
         return headers.of(sent)
     sequence_id = _id(parameters.get(ID))
     starts, ends = (is_marked(f"Parameter {name}", parameters.get(name)) for name in (_START, _END))
-    said = [(_text(parameters, name), sent.get(name)) for name in (REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)]
-    claim = StepClaim(*(named if named is not None else otherwise for named, otherwise in said))
+    check_headers_once(sent, CLAIM_NAMES)
+    claim = claim_within(StepClaim(*(_text(parameters, name) for name in CLAIM_NAMES)), claim_of(sent))
     if not starts and claim.number is None and not serving.knows_sequence(model, sequence_id):
         raise bad_request(
             f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
