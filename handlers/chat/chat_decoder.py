@@ -20,6 +20,7 @@ from chat_attention import NAME, NotPacked, PackedStep, Part, place_cache, run
 from chat_layout import Layout
 from chat_places import Place, Places, Plan, capacity_for, most_tokens_in
 from chat_prefixes import KeptPrefixes
+from chat_threads import StepThreads
 from transformers import DynamicCache
 
 from ts.jobs.device_copies import to_device
@@ -62,6 +63,7 @@ class Decoder:
         self.most_bytes = most_bytes
         self._takes = set(inspect.signature(model.forward).parameters)
         self._most_prompt = most_prompt
+        self._threads = StepThreads(is_on_cpu=model.device.type == "cpu")
         cache = DynamicCache()
         self._run(cache, [0], [0], [0])
         self.layout = Layout(cache.layers, model.config.model_type)
@@ -99,6 +101,12 @@ class Decoder:
         Raises ValueError: the oldest one alone has more than `most_tokens`.
         """
         counts = self._choose(readings)
+        if max(counts.values(), default=0) > 1:  # parts of prompts gain by all threads
+            return self._read(counts)
+        with self._threads.of_step(len(counts), sum(each.read for each in counts)):
+            return self._read(counts)
+
+    def _read(self, counts: Mapping[Reading, int]) -> dict[Reading, torch.Tensor]:
         if self.is_packed:
             return self._read_packed(counts)
         return {each: logits for each, count in counts.items() if (logits := self._read_alone(each, count)) is not None}
