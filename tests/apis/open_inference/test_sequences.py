@@ -39,6 +39,19 @@ async def test_torchserves_headers_are_good_for_sequences_too(start):
     assert model.calls[0].sequence_id == "mine"
 
 
+async def test_a_header_names_the_sequence_and_parameters_say_the_rest(start):
+    model = FakeModel(stateful=True)
+    serving = await start(FakeServing([model]))
+    headers = {"ts_request_sequence_id": "mine", "ts_request_sequence_token": "my token"}
+    for more in ({"sequence_start": True, "ts_request_step": 1}, {"sequence_end": True, "ts_request_step": "2"}):
+        await serving.request("POST", INFER, data=sequence_body(**more), headers=headers)
+    said = [(each.sequence_id, each.starts_sequence, each.ends_sequence, each.step, each.token) for each in model.calls]
+    assert said == [("mine", True, False, 1, "my token"), ("mine", False, True, 2, "my token")]
+    twice = [("ts_request_sequence_id", "mine"), ("ts_request_sequence_id", "yours")]
+    refused = await serving.request("POST", INFER, data=sequence_body(sequence_end=True), headers=twice)
+    assert (refused.status, "ts_request_sequence_id is given more than once" in refused.body.decode()) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("parameter", "headers"),
     [

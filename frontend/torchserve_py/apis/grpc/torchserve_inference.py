@@ -137,10 +137,12 @@ class InferenceService:
     def _submit_alone(self, request: PredictionsRequest, rpc: Rpc) -> GrpcCall:
         """Submit the only request of a call, which need not name its sequence."""
         model = self.model(request)
-        metadata = {name: value for name, value in rpc.metadata if isinstance(value, str)}
-        if len(metadata) < len(rpc.metadata):
-            check_metadata_once(rpc.metadata, CLAIM_NAMES)
-        sequence = self.sequence_of(request, metadata) if model.is_stateful or request.sequence_id else None
+        sequence = None
+        if model.is_stateful or request.sequence_id:
+            metadata = {name: value for name, value in rpc.metadata if isinstance(value, str)}
+            if len(metadata) < len(rpc.metadata):
+                check_metadata_once(rpc.metadata, CLAIM_NAMES)
+            sequence = self.sequence_of(request, metadata)
         return self.submit(request, rpc, model, sequence)
 
     def model(self, request: PredictionsRequest) -> ServedModel:

@@ -20,6 +20,8 @@ from ts.protocol.messages import STEP_NUMBER
 ID: Final = "sequence_id"
 _START: Final = "sequence_start"
 _END: Final = "sequence_end"
+#: What parameters may say of a sequence besides its id.
+_MORE: Final = frozenset((_START, _END, *CLAIM_NAMES))
 _MAX_ID: Final = 2**64 - 1
 
 
@@ -32,18 +34,23 @@ def sequence_of(
 ) -> SequenceRequest:
     """Return the sequence that the parameters of an Open Inference request to a stateful model name, or its headers.
 
-    The parameters are Triton's: ``sequence_id`` is a number or a text, and ``sequence_start`` begins a sequence.
+    The parameters are Triton's: ``sequence_id`` is a number or a text, and ``sequence_start`` begins a sequence. Where
+    a header names the sequence, what they say besides its id counts, too.
 
     Raises EndpointError: the id is missing or invalid, a marker is neither true nor false, parameters and headers say
     that the request is two steps, or it continues a sequence that is not open (a stored sequence may be open at another
     server, or from before a restart).
     """
-    if parameters.get(ID) is None and headers.id_name in sent:
+    is_named_by_header = parameters.get(ID) is None and headers.id_name in sent
+    if is_named_by_header and _MORE.isdisjoint(parameters):
         return headers.of(sent)
-    sequence_id = _id(parameters.get(ID))
     starts, ends = (is_marked(f"Parameter {name}", parameters.get(name)) for name in (_START, _END))
-    check_headers_once(sent, CLAIM_NAMES)
+    check_headers_once(sent, (headers.id_name, *headers.more_names) if is_named_by_header else CLAIM_NAMES)
     claim = claim_within(StepClaim(*(_text(parameters, name) for name in CLAIM_NAMES)), claim_of(sent))
+    if is_named_by_header:
+        start, end, *_ = map(sent.get, headers.more_names)
+        return headers.of_values(sent[headers.id_name], starts or start, ends or end, claim)
+    sequence_id = _id(parameters.get(ID))
     if not starts and claim.number is None and not serving.knows_sequence(model, sequence_id):
         raise bad_request(
             f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
