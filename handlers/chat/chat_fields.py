@@ -77,11 +77,19 @@ class Fields:
 
 def is_number(value: Any) -> bool:
     """Return whether a JSON value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all of them
+        return False
 
 
 def wrong(name: str, value: Any, right: str, param: str | None = "") -> NoReturn:
     """Refuse a value. Raises BadRequest, whose ``param`` is the name unless another one is given."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except RecursionError:
+        shown = "nested too deeply"
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     raise BadRequest(f"{name} is {shown}; {right} is right.", name if param == "" else param)

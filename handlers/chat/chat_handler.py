@@ -13,6 +13,7 @@ docs/llm.md has the requests, and the keys of ``handler`` in model-config.yaml.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 if TYPE_CHECKING:
     from ts.context import Context
+
+logger = logging.getLogger(__name__)
 
 CHAT = "v1/chat/completions"
 COMPLETIONS = "v1/completions"
@@ -104,6 +107,11 @@ class ChatHandler:
                     self._begin(name, idx, body, context)
                 except BadRequest as error:
                     results[idx] = self._refuse(idx, error, context)
+                    criteria[idx] = _whole
+                except Exception as error:  # it must not end the answers to others
+                    logger.exception("Request %s cannot be answered", name)
+                    self.replies.pop(name, None)
+                    context.fail(idx, f"The request cannot be answered: {type(error).__name__}: {error}", 500)
                     criteria[idx] = _whole
         self._step()
         for name, reply in list(self.replies.items()):

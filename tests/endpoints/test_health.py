@@ -29,6 +29,9 @@ async def test_ready_when_every_start_up_model_is(serving):
     assert answer.status == 503
     reason = 'The start-up model "noop" (version 1.0) does not have its minimum of workers yet: 0 of 1 are ready.'
     assert answer.json()["reasons"] == [reason]
+    model.load_failure = "ValueError: /srv/private"
+    answer = await serving.request("GET", "/ready")
+    assert answer.json()["reasons"] == [f"{reason} They cannot load it; the log says why."]
     model.workers = [worker_status()]
     assert (await serving.request("GET", "/ready")).json() == {"status": "Ready"}
 

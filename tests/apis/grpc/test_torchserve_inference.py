@@ -60,6 +60,23 @@ async def test_what_a_handler_says_to_http_clients_is_ignored(serving):
     assert (await serving.inference.Predictions(request(data=b""))).prediction == b"body"
 
 
+@pytest.mark.parametrize("contract", ["sagemaker", "truss"])
+@pytest.mark.parametrize("method", ["Predictions", "StreamPredictions"])
+async def test_a_status_that_stands_for_an_exception_ends_the_call(start, contract, method):
+    model = FakeModel()
+    model.contract = contract
+    serving = await start(registry_of(model))
+    for status, reason, code, told in (
+        (500, "", StatusCode.INTERNAL, "broken"),
+        (400, "wrong type", StatusCode.INVALID_ARGUMENT, "wrong type"),
+    ):
+        model.behave = lambda call, status=status, reason=reason: call.part(b"broken", status=status, reason=reason)
+        call = getattr(serving.inference, method)(request(data=b""))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            _ = [await call] if method == "Predictions" else [answer async for answer in call]
+        assert (caught.value.code(), told in caught.value.details()) == (code, True)
+
+
 async def test_parts_are_joined_in_a_unary_answer(serving):
     def stream(call: Submitted) -> None:
         for body in (b"one ", b"", b"two "):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from mlserver import MLModel
+from mlserver.types import Parameters
 from tests.contracts.mlserver.frontend import Frontend, tensor, text_message
 from tests.contracts.mlserver.small_models import Double, InferenceRequest, InferenceResponse, respond, say
 
@@ -46,6 +47,20 @@ async def test_one_request_can_have_many_responses() -> None:
         assert answer.status == 501
         assert words in answer.error
         assert "infer_stream" in answer.error
+
+
+@pytest.mark.parametrize("endpoint", ["infer_stream", "generate_stream"])
+async def test_the_headers_of_a_streamed_response_are_sent(endpoint: str) -> None:
+    class WithHeader(MLModel):
+        async def predict_stream(self, payloads: AsyncIterator[InferenceRequest]) -> AsyncIterator[InferenceResponse]:
+            response = respond(self, [1])
+            response.parameters = Parameters(headers={"x-out": "1"})
+            yield response
+
+    frontend = await Frontend(WithHeader).load()
+    answer = await frontend.infer([tensor("n", [1])], endpoint=endpoint).answer()
+    assert answer.headers["x-out"] == "1"
+    assert "headers" not in answer.events[0].get("parameters", {})
 
 
 async def test_a_stream_of_a_model_with_predict_only_has_one_response() -> None:

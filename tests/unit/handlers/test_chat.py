@@ -5,6 +5,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -292,6 +293,8 @@ def test_openai_completions(start: Callable[..., Server]) -> None:
         ({"message": "a", "max_tokens": True}, "max_tokens is True"),
         ({"message": "a", "temperature": "hot"}, "temperature is 'hot'; a number, 0 to 2"),
         ({"message": "a", "temperature": float("nan")}, "temperature is nan"),
+        ({"message": "a", "temperature": 10**400}, "temperature is 1000"),
+        ({"messages": reduce(lambda inner, _: [inner], range(3000), [])}, r"messages\[0\] is nested too deeply"),
         ({"message": "a", "top_p": 0}, "top_p is 0"),
         ({"message": "a", "seed": -1}, "seed is -1"),
         ({"message": "a", "stop": [""]}, "stop is"),
@@ -313,6 +316,24 @@ def test_a_bad_request_fails_alone(start: Callable[..., Server], body: Any, mess
     assert re.search(message, text)
     assert len(server.parts["good"][0].split()) == 8
     assert "b" not in server.logs()
+
+
+def test_what_a_request_raises_ends_no_other(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    server.send("good", FACTS[0], "a")
+    server.step()
+
+    def broken(messages: Any, **_: Any) -> list[int]:
+        raise OverflowError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server.handler.text, "prompt", broken)
+        server.send("bad", "recall dog", "b")
+        server.step()
+    server.run()
+    assert server.errors == {"bad": (500, "The request cannot be answered: OverflowError: a defect")}
+    assert len(server.parts["good"][0].split()) == 8
+    assert not isinstance(server.ask("recall dog", "b"), tuple), "it can be sent again"
 
 
 def test_a_conversation_whose_logits_are_no_numbers_fails_alone(start: Callable[..., Server]) -> None:

@@ -103,7 +103,7 @@ def test_json_decodes_base64_and_answers_text_on_one_line(make_worker: MakeWorke
         (None, b"", "The request body is no JSON"),
         ("application/json", b"[1]", "must be a JSON object"),
         ("application/json", b'{"other": 1}', "it holds ['other']"),
-        ("application/json", b'{"instances": 1, "inputs": 1}', "must hold the list"),
+        ("application/json", b'{"instances": 1, "inputs": 1}', "of the request body must be a list, it is 1"),
     ],
 )
 def test_a_wrong_request_is_told_so_and_its_batch_mates_are_served(

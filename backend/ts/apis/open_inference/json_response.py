@@ -73,14 +73,17 @@ def write_response(
     return [_BINARY_TYPE, (LENGTH_HEADER, str(len(text))), *headers], b"".join([text, *raws])
 
 
-def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes:
-    """Return a response as a line of JSON, for an event of a stream. Raises Failure: JSON cannot hold an output."""
-    members, _ = _head(request, response)
+def write_event(request: InferenceRequest, response: InferenceResponse) -> tuple[list[tuple[str, str]], bytes]:
+    """Return headers, and a response as a line of JSON, for an event of a stream.
+
+    Raises Failure: JSON cannot hold an output.
+    """
+    members, headers = _head(request, response)
     if not members["parameters"]:
         del members["parameters"]
     outputs = selected_outputs(request, response)
     members["outputs"] = [{**_described(tensor), "data": json_elements(tensor)} for tensor in outputs]
-    return to_json(members)
+    return headers, to_json(members)
 
 
 def _described(tensor: Tensor, *, with_parameters: bool = True) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class RestRequest:
 
     def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
         if self._endpoint in (INFER_STREAM, GENERATE_STREAM):
-            return [], write_event(self.request, response)
+            return write_event(self.request, response)
         binary = self._is_binary if self._any_binary and self._endpoint == INFER else None
         return write_response(self.request, response, is_binary=binary, bare=self._bare, bare_json=self._bare_json)
 

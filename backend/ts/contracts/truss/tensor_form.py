@@ -2,7 +2,7 @@
 
 Inputs are a dict from names to values as in JSON: nested lists as the shape says, text for BYTES; with ``generate``
 also the request's parameters. A result that is a dict has an output for each key; any other result, and each chunk of a
-stream, is the one output ``output``.
+stream, is the one output ``output``. What holds more than numbers or text is BYTES with its JSON.
 """
 
 import math
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ts.apis.open_inference.receive import receive
 from ts.apis.open_inference.tensors import flat_list
 from ts.apis.open_inference.types import InferenceResponse, Received, Tensor
-from ts.contracts.truss.encodings import json_value
+from ts.contracts.truss.encodings import json_value, to_json
 from ts.contracts.truss.reply import CLIENT_ERROR, SERVER_ERROR, Problem, TrussAnswer
 from ts.contracts.truss.request_forms import Form, validate
 from ts.handler_utils.asgi_scope import pseudo_header
@@ -102,22 +102,23 @@ def _nested(elements: Sequence[Any], shape: Sequence[int]) -> Any:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    """Return a value as a tensor; a scalar has the shape [1]."""
+    """Return a value as a tensor; a scalar, and JSON of what holds more than numbers or text, has the shape [1]."""
     import numpy as np
 
     from ts.apis.open_inference.tensors import tensor_of
 
     if isinstance(value, bytes | bytearray | memoryview):
         return Tensor(name, "BYTES", [1], [bytes(value)])
-    array = np.atleast_1d(value if isinstance(value, np.ndarray | np.generic) else _array(np, plain(value, json_value)))
-    return tensor_of(name, array)
+    if isinstance(value, np.ndarray | np.generic):
+        return tensor_of(name, np.atleast_1d(value))
+    array = _array(np, plain(value, json_value))
+    if array.dtype.kind == "O":
+        return Tensor(name, "BYTES", [1], [to_json(value)])
+    return tensor_of(name, np.atleast_1d(array))
 
 
 def _array(numpy: Any, value: Any) -> Any:
     try:
-        array = numpy.array(value)
+        return numpy.array(value)
     except ValueError as error:  # lists of different lengths
         raise ValueError(f"its lists have different lengths: {error}") from error
-    if array.dtype.kind == "O":
-        raise TypeError(f"a {type(value).__name__} holds values that are neither numbers nor text")
-    return array

@@ -125,10 +125,12 @@ def body_of(row: dict[str, Any]) -> Any:
 def member(body: Any, name: str) -> list[Any]:
     """Return the list ``name`` of a JSON object. Raises ValueError: the body is not an object, or has no such list."""
     if not isinstance(body, dict):
-        kind = "empty" if body is None else f"of type {type(body).__name__}"
+        kind = "missing, or has another Content-Type than JSON's" if body is None else f"of type {type(body).__name__}"
         raise ValueError(f'The request body must be a JSON object with the list "{name}", it is {kind}.')
-    if not isinstance(body.get(name), list):
+    if name not in body:
         raise ValueError(f'The request body must hold the list "{name}", it holds {sorted(map(str, body))}.')
+    if not isinstance(body[name], list):
+        raise ValueError(f'The member "{name}" of the request body must be a list, it is {body[name]!r:.100}.')
     values: list[Any] = body[name]
     return values
 

@@ -19,7 +19,7 @@ from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.jobs.call import USER_HEADER, VERSION_HEADER, SequenceRequest
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel, Serving
-from torchserve_py.endpoints.failures import bad_request, failure_of
+from torchserve_py.endpoints.failures import EndpointError, bad_request, failure_of, handler_failure
 from torchserve_py.endpoints.requests import PRIORITY_HEADER, priority_in_text
 from torchserve_py.endpoints.sequences import (
     CLAIM_NAMES,
@@ -78,10 +78,15 @@ class TorchServeMessages(GrpcDialect):
         return torchserve_refusal(failure, StatusCode.DEADLINE_EXCEEDED if is_late else code_of(failure.status))
 
     def answer(self, call: GrpcCall, part: Part) -> Any:
+        _check(call, part)
         return self._joined(call, part) if part.more else _message(call, part.body)
 
     def messages(self, call: GrpcCall, parts: Iterable[Part]) -> Iterable[PredictionResponse]:
-        return [_message(call, part.body) for part in parts]
+        messages = []
+        for part in parts:
+            _check(call, part)
+            messages.append(_message(call, part.body))
+        return messages
 
     async def _joined(self, call: GrpcCall, part: Part) -> PredictionResponse:
         bodies = [part.body]
@@ -241,6 +246,16 @@ def read_request(body: bytes) -> PredictionsRequest:
     if len(body) > LARGE_MESSAGE:
         fields_of(body, _MAX_FIELDS)
     return PredictionsRequest.FromString(body)
+
+
+def _check(call: GrpcCall, part: Part) -> None:
+    """Raise EndpointError if a part says by its status that the model's code has failed: messages have no status.
+
+    That of a TorchServe handler, which TorchServe leaves out, is the handler's own; here it stands for an exception.
+    """
+    if part.status >= 400 and call.model is not None and not call.model.contract.handlers:
+        text = part.reason or bytes(part.body).decode("utf-8", "replace")
+        raise EndpointError(handler_failure(part.status, text, part.headers, part.body))
 
 
 def _message(call: GrpcCall, body: bytes | bytearray) -> PredictionResponse:

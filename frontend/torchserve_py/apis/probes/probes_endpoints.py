@@ -71,7 +71,8 @@ class ProbesEndpoints(Endpoints):
                 ready, least = sum(worker.ready for worker in status.workers), status.min_workers
                 if model.loaded_at_startup and ready < least:
                     named = f'The start-up model "{model.name}" (version {model.version})'
-                    yield f"{named} does not have its minimum of workers yet: {ready} of {least} are ready."
+                    why = " They cannot load it; the log says why." if model.load_failure() else ""
+                    yield f"{named} does not have its minimum of workers yet: {ready} of {least} are ready.{why}"
         for workflow in self.serving.awaited_workflows:
             problem = "could not be registered; the log says why" if workflow.failed else "is not registered yet"
             yield f'The start-up workflow "{workflow.name}" {problem}.'

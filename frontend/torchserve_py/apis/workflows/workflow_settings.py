@@ -16,7 +16,7 @@ class WorkflowSettings(SettingsSection):
         Path | None, kinds.PATH, Source(flag="--workflow-store", metavar="DIR", must_exist=True)
     ] = setting(
         None,
-        "directory of the workflow archives; without it no workflow can be registered",
+        "directory of the workflow archives",
         "the model store",
     )
     load_workflows: Annotated[tuple[str, ...], kinds.WORDS] = setting(

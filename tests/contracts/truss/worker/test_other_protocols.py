@@ -72,9 +72,16 @@ async def test_open_inference_results_that_are_no_dict_and_streams(serve: Serve)
     class Model:
         def predict(self, inputs: Any) -> Any:
             (what,) = inputs["x"]
-            if what == "response":
-                return fastapi.Response(b"")
-            return (each for each in ["a", "b"]) if what == "stream" else [[1, 2], [3]] if what == "ragged" else [1, 2]
+            results = {
+                "response": fastapi.Response(b""),
+                "stream": (each for each in ["a", "b"]),
+                "ragged": [[1, 2], [3]],
+                "null": {"text": "a", "detail": None},
+                "nested": {"text": "a", "detail": {"x": 1}},
+                "dicts": [{"label": "a", "score": 0.5}],
+                "list": [1, 2],
+            }
+            return results[what]
 
     frontend = serve(Model())
 
@@ -89,6 +96,11 @@ async def test_open_inference_results_that_are_no_dict_and_streams(serve: Serve)
     parts = (await ask("stream", (":endpoint", "infer_stream"))).chunks
     assert len(parts) == 2
     assert b'"a"' in parts[0]
+    for what, expected in (("null", None), ("nested", {"x": 1}), ("dicts", [{"label": "a", "score": 0.5}])):
+        outputs = {each["name"]: each for each in (await ask(what)).json["outputs"]}
+        detail = outputs["output" if what == "dicts" else "detail"]
+        assert (detail["datatype"], detail["shape"], json.loads(detail["data"][0])) == ("BYTES", [1], expected)
+        assert what == "dicts" or outputs["text"]["data"] == ["a"]
     response = await ask("response")
     assert response.status == 500
     assert "HTTP response of its own" in response.error
