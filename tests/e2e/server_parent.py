@@ -7,6 +7,7 @@ are started by another program, are started afresh.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -51,7 +52,8 @@ class ForkedServer:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # its parent is about to tell that it has ended
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
