@@ -108,6 +108,9 @@ class ChatHandler:
                 except BadRequest as error:
                     results[idx] = self._refuse(idx, error, context)
                     criteria[idx] = _whole
+                except RecursionError:
+                    results[idx] = self._refuse(idx, BadRequest("The request is nested too deeply."), context)
+                    criteria[idx] = _whole
                 except Exception as error:  # it must not end the answers to others
                     logger.exception("Request %s cannot be answered", name)
                     self.replies.pop(name, None)

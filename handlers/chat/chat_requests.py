@@ -18,6 +18,8 @@ _MOST_STOPS: Final = 16
 _MOST_CHOICES: Final = 128
 _MOST_LOGPROBS: Final = 20
 _LARGEST_BIAS: Final = 100
+#: More digits than any token has; Python refuses to convert very many.
+_MOST_DIGITS: Final = 20
 #: Of ``structured_outputs``, as vLLM has it.
 _STRUCTURED: Final = ("json", "json_object", "regex", "choice")
 
@@ -222,7 +224,7 @@ def _penalties(fields: Fields) -> Penalties:
     right = "a number, -2 to 2"
     bias = fields.object("logit_bias")
     for token, value in bias.items():
-        if not token.isdecimal() or not is_number(value) or abs(value) > _LARGEST_BIAS:
+        if not token.isdecimal() or len(token) > _MOST_DIGITS or not is_number(value) or abs(value) > _LARGEST_BIAS:
             wrong("logit_bias", bias, f"an object with numbers, -{_LARGEST_BIAS} to {_LARGEST_BIAS}, by token")
     return Penalties(
         fields.number("frequency_penalty", 0, lambda each: -2 <= each <= 2, right),

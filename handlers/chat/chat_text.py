@@ -85,7 +85,11 @@ class ChatText:
         return text
 
     def encode(self, text: str, *, is_start: bool = False) -> list[int]:
-        """Return the tokens of a text; with those of the beginning of a text if it is one."""
+        """Return the tokens of a text; with those of the beginning of a text if it is one.
+
+        Raises UnicodeEncodeError: it has half of a surrogate pair.
+        """
+        text.encode()
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=is_start)
         return tokens
 

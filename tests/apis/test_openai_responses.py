@@ -208,7 +208,7 @@ def test_a_turn_that_is_sent_again_counts_once(client: openai.OpenAI) -> None:
             for _ in range(3)
         ]
         assert sent[0] == sent[1] == sent[2]
-    told = client.conversations.create(extra_body={"model": "told"})
+    told = client.conversations.create(items=[], extra_body={"model": "told"})
     for _ in range(2):
         with client.responses.stream(
             model="told", input="x", conversation=told.id, extra_headers={"Idempotency-Key": "x"}

@@ -318,6 +318,13 @@ def test_a_bad_request_fails_alone(start: Callable[..., Server], body: Any, mess
     assert "b" not in server.logs()
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"prompt": "a\ud83d"}, {"prompt": "a", "logit_bias": {"1" * 5000: 1}}, {"prompt": "a", "min_p": 10**400}]
+)
+def test_a_wrong_completion_is_the_clients_mistake(start: Callable[..., Server], wrong: dict[str, Any]) -> None:
+    assert start().ask(wrong, url_path="v1/completions")[0] == 400
+
+
 def test_what_a_request_raises_ends_no_other(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     server.send("good", FACTS[0], "a")

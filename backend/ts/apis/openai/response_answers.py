@@ -177,7 +177,7 @@ def usage_of(usage: dict[str, Any] | None) -> dict[str, Any] | None:
     reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": cached},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": said,
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": prompt + said,

@@ -318,7 +318,7 @@ class _Conversation:
         self._check_keeps("model")
         fields = json_object(self._body)
         _refuse_others(fields, {"items", "metadata", "model"})
-        items = [] if fields.get("items") is None else self._items(fields)
+        items = [] if fields.get("items") in (None, []) else self._items(fields)
         conversation = {
             "id": self._call.id,
             "object": "conversation",
